@@ -1,0 +1,38 @@
+"""Neural networks that become smaller while they train.
+
+Gates with learned thresholds drive channels, layers, groups or edges to exactly zero by plain SGD and one extra loss
+term. See the functions below, each with its equation and an example.
+"""
+
+from diffsparse import functional
+from diffsparse.errors import SparsityError, SparsityWarning
+from diffsparse.gates import MatrixGate, SignedGate, SimplexGate
+from diffsparse.nn import SparseBatchNorm1d, SparseBatchNorm2d, SparseBatchNorm3d, SparseSum
+from diffsparse.penalties import L1, ExclusiveL12, GroupL21, Lp, Penalty, ProximalStep
+from diffsparse.schedules import GradualStrength
+from diffsparse.sparsify import parameter_groups, sparsify, sparsity
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "L1",
+    "ExclusiveL12",
+    "GradualStrength",
+    "GroupL21",
+    "Lp",
+    "MatrixGate",
+    "Penalty",
+    "ProximalStep",
+    "SignedGate",
+    "SimplexGate",
+    "SparseBatchNorm1d",
+    "SparseBatchNorm2d",
+    "SparseBatchNorm3d",
+    "SparseSum",
+    "SparsityError",
+    "SparsityWarning",
+    "functional",
+    "parameter_groups",
+    "sparsify",
+    "sparsity",
+]

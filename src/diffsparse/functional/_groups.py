@@ -1,0 +1,48 @@
+"""Shapes of competition groups: which dimensions compete, and where their thresholds go."""
+
+import torch
+from torch import Tensor
+
+from diffsparse.errors import SparsityError
+
+Dims = int | tuple[int, ...]
+
+
+def group_dims(alpha: Tensor, dim: Dims, name: str = "alpha") -> tuple[int, ...]:
+    """The non-negative dimensions of `alpha` that form one competition group."""
+    if not alpha.is_floating_point():
+        raise SparsityError(f"{name} must be a floating-point tensor, got {alpha.dtype}")
+    given = (dim,) if isinstance(dim, int) else tuple(dim)
+    if alpha.dim() == 0 or not given:
+        raise SparsityError(
+            f"{name} needs at least one dimension to compete along, got shape {tuple(alpha.shape)} and dim={dim}"
+        )
+    for d in given:
+        if not -alpha.dim() <= d < alpha.dim():
+            raise SparsityError(f"dim={d} is out of range for {name} of shape {tuple(alpha.shape)}")
+    dims = tuple(sorted({d % alpha.dim() for d in given}))
+    if len(dims) != len(given):
+        raise SparsityError(f"dim={dim} names a dimension of {name} twice")
+    if any(alpha.shape[d] == 0 for d in dims):
+        raise SparsityError(f"a competition group needs at least one entry, got {name} of shape {tuple(alpha.shape)}")
+    return dims
+
+
+def align_beta(beta: Tensor, alpha: Tensor, dims: tuple[int, ...], name: str = "beta") -> Tensor:
+    """`beta` reshaped to broadcast against `alpha`: one threshold a group, or a scalar for all of them."""
+    expected = tuple(size for d, size in enumerate(alpha.shape) if d not in dims)
+    if beta.dim() != 0 and tuple(beta.shape) != expected:
+        raise SparsityError(
+            f"{name} must be a scalar or have one entry a group, shape {expected}, "
+            f"for alpha of shape {tuple(alpha.shape)}; got shape {tuple(beta.shape)}"
+        )
+    if beta.dim() == 0:
+        return beta
+    for d in dims:
+        beta = beta.unsqueeze(d)
+    return beta
+
+
+def in_float32(x: Tensor) -> Tensor:
+    """Half-precision tensors lifted to float32: a threshold of 1/(n^2+n) does not survive float16."""
+    return x.to(torch.promote_types(x.dtype, torch.float32))

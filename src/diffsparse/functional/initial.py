@@ -1,0 +1,39 @@
+"""Where gates start: the paper's initial point, and the closed form for any given values."""
+
+import math
+
+import torch
+from torch import Tensor
+
+from diffsparse.errors import SparsityError
+
+
+def initial_beta(n: int) -> float:
+    """beta = -log(n^2 + n - 1), so that sigmoid(beta) = 1 / (n^2 + n)."""
+    if n < 1:
+        raise SparsityError(f"a gate needs at least one entry, got n={n}")
+    return -math.log(n * n + n - 1)
+
+
+def initial_alpha_beta(
+    n: int, value: float = 0.5, *, device: torch.device | str | None = None, dtype: torch.dtype | None = None
+) -> tuple[Tensor, Tensor]:
+    r"""The paper's start of a signed gate: every entry of the gate equals `value`.
+
+    .. math:: \alpha_i = \texttt{value}\,\frac{n+1}{n}, \qquad \beta = -\log(n^2 + n - 1)
+
+    Returns:
+        `alpha` of shape (n,) and the scalar `beta`, ready for `signed_threshold`.
+
+    Edges: `n = 1` gives alpha = 2 * value and beta = 0.
+
+    Example:
+        >>> from diffsparse.functional import signed_threshold
+        >>> signed_threshold(*initial_alpha_beta(4)).tolist()
+        [0.5, 0.5, 0.5, 0.5]
+    """
+    beta = initial_beta(n)
+    if not math.isfinite(value):
+        raise SparsityError(f"the initial value of a gate must be finite, got {value}")
+    alpha = torch.full((n,), value * (n + 1) / n, device=device, dtype=dtype)
+    return alpha, torch.tensor(beta, device=device, dtype=dtype)

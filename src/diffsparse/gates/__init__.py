@@ -1,0 +1,9 @@
+"""Modules that own the free parameters of gates."""
+
+from diffsparse.gates.gate import Gate, named_gates
+from diffsparse.gates.matrix import MatrixGate
+from diffsparse.gates.signed import SignedGate
+from diffsparse.gates.simplex import SimplexGate
+from diffsparse.gates.vector import VectorGate
+
+__all__ = ["Gate", "MatrixGate", "SignedGate", "SimplexGate", "VectorGate", "named_gates"]

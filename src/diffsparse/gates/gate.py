@@ -1,0 +1,76 @@
+"""What all gates share: free parameters in, values with exact zeros out."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from diffsparse.errors import SparsityError
+
+
+class Gate(nn.Module, ABC):
+    """Owns free parameters `alpha` and thresholds; calling it gives the gate's values, some of them exactly zero.
+
+    The parameters stay in float32 (or wider) and so does the computation, also under autocast. They are ordinary
+    parameters: any optimiser, `state_dict`, `deepcopy` and DDP work.
+    """
+
+    alpha: nn.Parameter
+
+    def __init__(self, rgf: float | None = None) -> None:
+        super().__init__()
+        if rgf is not None and not rgf >= 0:
+            raise SparsityError(f"rgf must be None or a non-negative number (the paper uses 0.1), got {rgf}")
+        self.rgf = rgf
+
+    @abstractmethod
+    def forward(self) -> Tensor:
+        """The gate's values, in float32 or wider."""
+
+    @abstractmethod
+    def groups(self, values: Tensor) -> tuple[Tensor, ...]:
+        """Views of `values` of shape (groups, entries), one row a competition group.
+
+        A gate with several kinds of groups (rows and columns) gives one view for each kind.
+        """
+
+    def check_finite(self, name: str) -> None:
+        """Raise if a parameter of this gate is NaN or infinite; `name` is what the message calls the gate."""
+        for key, parameter in self.named_parameters(recurse=False):
+            if not bool(torch.isfinite(parameter).all()):
+                bad = parameter[~torch.isfinite(parameter)][0].item()
+                raise SparsityError(f"{key} of gate '{name}' holds {bad}; every entry must be a finite number")
+
+    def extra_repr(self) -> str:
+        rgf = "" if self.rgf is None else f", rgf={self.rgf}"
+        return f"{tuple(self.alpha.shape)}{rgf}"
+
+
+def named_gates(model: nn.Module) -> Iterator[tuple[str, Gate]]:
+    """Every gate of `model` once, with its qualified name."""
+    for name, module in model.named_modules():
+        if isinstance(module, Gate):
+            yield name, module
+
+
+def checked_values(values: Tensor | Sequence[Any]) -> Tensor:
+    """`values` as a detached float64 tensor, finite and floating-point."""
+    given = torch.as_tensor(values).detach()
+    if not given.is_floating_point():
+        given = given.to(torch.get_default_dtype())
+    if not bool(torch.isfinite(given).all()):
+        bad = given[~torch.isfinite(given)].flatten()[0].item()
+        raise SparsityError(f"the values of a gate must be finite numbers, got {bad}")
+    return given.to(torch.float64)
+
+
+def gate_dtype(dtype: torch.dtype | None) -> torch.dtype:
+    """float32 or wider: thresholds are lost in half precision."""
+    return torch.promote_types(dtype or torch.get_default_dtype(), torch.float32)
+
+
+def values_dtype(values: Tensor | Sequence[Any]) -> torch.dtype:
+    """The dtype of a gate that starts at `values`."""
+    return gate_dtype(values.dtype if isinstance(values, Tensor) and values.is_floating_point() else None)

@@ -1,0 +1,96 @@
+"""The matrix gate: entries of an adjacency compete in their row and in their column."""
+
+from collections.abc import Sequence
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+
+from diffsparse.errors import SparsityError
+from diffsparse.functional import matrix_threshold
+from diffsparse.functional.initial import initial_beta
+from diffsparse.gates.gate import Gate, checked_values, gate_dtype, values_dtype
+from diffsparse.gates.vector import DROPPED
+
+
+class MatrixGate(Gate):
+    r"""Owns `alpha` (rows, columns), `beta_row` and `beta_col` of a matrix gate, not normalised:
+    :math:`(e^{\alpha_{ij}} - \sigma(\beta^r_i)\|\gamma_{i:}\|_1 - \sigma(\beta^c_j)\|\gamma_{:j}\|_1)_+`.
+
+    Args:
+        rows, columns: the shape of the matrix; `columns` defaults to `rows`.
+        rgf: `elu_alpha` of rectified gradient flow, or None.
+
+    Starts uniform: `alpha` is 0 and each `beta` is -log(n^2 + n - 1) for its group of n entries.
+
+    Example:
+        >>> gate = MatrixGate(2)
+        >>> gate().detach()
+        tensor([[0.3333, 0.3333],
+                [0.3333, 0.3333]])
+        >>> MatrixGate.from_values([[0.5, 0.0], [0.0, 0.25]])().detach()
+        tensor([[0.5000, 0.0000],
+                [0.0000, 0.2500]])
+    """
+
+    beta_row: nn.Parameter
+    beta_col: nn.Parameter
+
+    def __init__(
+        self,
+        rows: int,
+        columns: int | None = None,
+        *,
+        rgf: float | None = None,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__(rgf)
+        columns = rows if columns is None else columns
+        if rows < 1 or columns < 1 or rows * columns < 2:
+            raise SparsityError(f"a matrix gate needs at least two entries to compete, got {rows} x {columns}")
+        self.alpha = nn.Parameter(torch.zeros(rows, columns, device=device, dtype=gate_dtype(dtype)))
+        self.beta_row = nn.Parameter(self.alpha.detach().new_full((rows,), initial_beta(columns)))
+        self.beta_col = nn.Parameter(self.alpha.detach().new_full((columns,), initial_beta(rows)))
+
+    def forward(self) -> Tensor:
+        return matrix_threshold(self.alpha, self.beta_row, self.beta_col, rgf=self.rgf)
+
+    def groups(self, values: Tensor) -> tuple[Tensor, ...]:
+        return values, values.mT
+
+    @classmethod
+    def from_values(cls, values: Tensor | Sequence[Any], *, rgf: float | None = None) -> Self:
+        r"""A gate that starts at the non-negative matrix `values`, with the paper's thresholds.
+
+        Survivors are :math:`\gamma_{ij} = a_{ij} + r_i + c_j` and dropped entries half of :math:`r_i + c_j`, where
+        the thresholds r and c are the given fractions of the row and column sums of gamma: one linear system.
+        """
+        given = checked_values(values)
+        if given.dim() != 2:
+            raise SparsityError(f"values of a matrix gate must have shape (rows, columns), got {tuple(given.shape)}")
+        if bool((given < 0).any()) or not bool((given > 0).any()):
+            raise SparsityError(
+                "values of a matrix gate must not be negative and at least one must be positive, "
+                f"got values from {given.min().item():g} to {given.max().item():g}"
+            )
+        rows, columns = given.shape
+        gate = cls(rows, columns, rgf=rgf, device=given.device, dtype=values_dtype(values))
+        row_threshold, col_threshold = _thresholds(given)
+        reach = row_threshold.unsqueeze(1) + col_threshold
+        gate.alpha.detach().copy_(torch.where(given > 0, given + reach, DROPPED * reach).log())
+        return gate
+
+
+def _thresholds(values: Tensor) -> tuple[Tensor, Tensor]:
+    """Row and column thresholds r, c with r = s_r * sum_j gamma, c = s_c * sum_i gamma, for the gamma they imply."""
+    rows, columns = values.shape
+    share = torch.where(values > 0, 1.0, DROPPED).to(values.dtype)
+    row_fraction = values.new_tensor(initial_beta(columns)).sigmoid()
+    col_fraction = values.new_tensor(initial_beta(rows)).sigmoid()
+    top = torch.cat([torch.diag(share.sum(1)), share], 1) * row_fraction
+    bottom = torch.cat([share.mT, torch.diag(share.sum(0))], 1) * col_fraction
+    known = torch.cat([values.sum(1) * row_fraction, values.sum(0) * col_fraction])
+    system = torch.eye(rows + columns, device=values.device, dtype=values.dtype) - torch.cat([top, bottom])
+    solved = torch.linalg.solve(system, known)
+    return solved[:rows], solved[rows:]

@@ -1,0 +1,153 @@
+"""Sparse batch normalisation (Eq. 17): an ordinary batch norm whose scale is a gate."""
+
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from diffsparse.errors import SparsityError
+from diffsparse.gates import SignedGate
+from diffsparse.nn.statistics import BatchStatistics, synchronised
+
+
+class SparseBatchNorm(nn.Module):
+    r"""Batch norm with a gated scale, for input (N, C, ...) of any number of dimensions (Eq. 17).
+
+    .. math:: y_i = a_i\,(\tilde x_i + b_i), \qquad \tilde x_i = \frac{x_i - \mu_i}{\sqrt{\sigma_i^2 + \epsilon}}
+
+    `a` is a `SignedGate`; where it is zero the whole channel is exactly zero, shift included, and `bias` (the b of
+    the equation; an ordinary batch norm's shift is a * b) gets no gradient.
+
+    Args:
+        num_features, eps, momentum, affine, track_running_stats: as for `nn.BatchNorm2d`. Without `affine` there is
+            no `bias`; the gate is always there.
+        value: what every gate starts at.
+        rgf: `elu_alpha` of rectified gradient flow, or None.
+
+    `SyncBatchNorm.convert_sync_batchnorm(model)` makes the statistics global under DDP, on GPUs and on CPU.
+    """
+
+    input_dims: ClassVar[tuple[int, ...] | None] = None
+    gate: SignedGate
+    statistics: BatchStatistics | nn.SyncBatchNorm
+    bias: nn.Parameter | None
+
+    def __init__(
+        self,
+        num_features: int,
+        eps: float = 1e-5,
+        momentum: float | None = 0.1,
+        affine: bool = True,
+        track_running_stats: bool = True,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        *,
+        value: float = 0.5,
+        rgf: float | None = None,
+    ) -> None:
+        super().__init__()
+        if num_features < 1:
+            raise SparsityError(f"num_features must be at least 1, got {num_features}")
+        self.gate = SignedGate(num_features, value=value, rgf=rgf, device=device, dtype=dtype)
+        self.statistics = BatchStatistics(num_features, eps, momentum, track_running_stats, device, dtype)
+        bias = nn.Parameter(torch.zeros(num_features, device=device, dtype=dtype)) if affine else None
+        self.register_parameter("bias", bias)
+
+    def scale_and_shift(self) -> tuple[Tensor, Tensor | None]:
+        """Weight a and bias a * b of the ordinary batch norm that computes the same."""
+        scale = self.gate()
+        return scale, None if self.bias is None else scale * self.bias
+
+    def forward(self, input: Tensor) -> Tensor:
+        self._check_input(input)
+        scale, shift = self.scale_and_shift()
+        statistics = self.statistics
+        if isinstance(statistics, nn.SyncBatchNorm):
+            shape = (1, -1, *[1] * (input.dim() - 2))
+            output = synchronised(statistics, input) * scale.to(input.dtype).view(shape)
+            return output if shift is None else output + shift.to(input.dtype).view(shape)
+        dtype = scale.dtype if statistics.running_mean is None else statistics.running_mean.dtype
+        normalised: Tensor = statistics(input, scale.to(dtype), None if shift is None else shift.to(dtype))
+        return normalised
+
+    def _check_input(self, input: Tensor) -> None:
+        allowed = self.input_dims
+        if input.dim() < 2 or (allowed is not None and input.dim() not in allowed):
+            expected = "at least 2" if allowed is None else " or ".join(map(str, allowed))
+            raise SparsityError(f"{type(self).__name__} expects {expected} dimensions, got shape {tuple(input.shape)}")
+        if input.shape[1] != self.num_features:
+            raise SparsityError(
+                f"{type(self).__name__} expects {self.num_features} channels in dimension 1, "
+                f"got shape {tuple(input.shape)}"
+            )
+
+    @property
+    def num_features(self) -> int:
+        return self.statistics.num_features
+
+    @property
+    def eps(self) -> float:
+        return self.statistics.eps
+
+    @property
+    def momentum(self) -> float | None:
+        return self.statistics.momentum
+
+    @property
+    def affine(self) -> bool:
+        return self.bias is not None
+
+    @property
+    def track_running_stats(self) -> bool:
+        return self.statistics.track_running_stats
+
+    @property
+    def running_mean(self) -> Tensor | None:
+        return self.statistics.running_mean
+
+    @property
+    def running_var(self) -> Tensor | None:
+        return self.statistics.running_var
+
+    @property
+    def num_batches_tracked(self) -> Tensor | None:
+        return self.statistics.num_batches_tracked
+
+    def reset_running_stats(self) -> None:
+        self.statistics.reset_running_stats()
+
+    def extra_repr(self) -> str:
+        return f"{self.num_features}, affine={self.affine}"
+
+
+class SparseBatchNorm1d(SparseBatchNorm):
+    """`nn.BatchNorm1d` with a gated scale, for input (N, C) or (N, C, L); see `SparseBatchNorm`.
+
+    Example:
+        >>> SparseBatchNorm1d(8)(torch.randn(4, 8)).shape
+        torch.Size([4, 8])
+    """
+
+    input_dims = (2, 3)
+
+
+class SparseBatchNorm2d(SparseBatchNorm):
+    """`nn.BatchNorm2d` with a gated scale, for input (N, C, H, W); see `SparseBatchNorm`.
+
+    Example:
+        >>> SparseBatchNorm2d(8)(torch.randn(4, 8, 5, 5)).shape
+        torch.Size([4, 8, 5, 5])
+    """
+
+    input_dims = (4,)
+
+
+class SparseBatchNorm3d(SparseBatchNorm):
+    """`nn.BatchNorm3d` with a gated scale, for input (N, C, D, H, W); see `SparseBatchNorm`.
+
+    Example:
+        >>> SparseBatchNorm3d(8)(torch.randn(4, 8, 2, 5, 5)).shape
+        torch.Size([4, 8, 2, 5, 5])
+    """
+
+    input_dims = (5,)

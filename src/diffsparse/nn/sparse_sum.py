@@ -1,0 +1,56 @@
+"""A gated sum of components (Eq. 8): learns which of several modules to keep."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from diffsparse.errors import SparsityError
+from diffsparse.gates import SignedGate, SimplexGate
+
+
+class SparseSum(nn.Module):
+    r"""The module of the base model (Eq. 8): :math:`y(x) = \sum_i a_i f_i(x)`.
+
+    Args:
+        components: the f_i; all take the same input and give outputs of one shape.
+        gate: a `SimplexGate` (default) or `SignedGate` with one entry a component.
+
+    In eval mode a component whose gate is zero is not run. When all are dropped the output is zero.
+
+    Example:
+        >>> branches = [nn.Linear(4, 2), nn.Linear(4, 2), nn.Identity()]
+        >>> mix = SparseSum(branches[:2], SignedGate.from_values([1.0, 0.0]))
+        >>> x = torch.randn(3, 4)
+        >>> torch.allclose(mix.eval()(x), branches[0](x), atol=1e-6)
+        True
+    """
+
+    def __init__(self, components: Iterable[nn.Module], gate: SimplexGate | SignedGate | None = None) -> None:
+        super().__init__()
+        self.components = nn.ModuleList(components)
+        count = len(self.components)
+        if count == 0:
+            raise SparsityError("SparseSum needs at least one component, got none")
+        self.gate = SimplexGate(count) if gate is None else gate
+        if tuple(self.gate.alpha.shape) != (count,):
+            raise SparsityError(
+                f"the gate of a SparseSum needs one entry a component, shape ({count},), "
+                f"got {tuple(self.gate.alpha.shape)}"
+            )
+
+    def forward(self, *args: Any, **kwargs: Any) -> Tensor:
+        weights = self.gate()
+        chosen = range(len(self.components))
+        if not self.training and not torch.compiler.is_compiling():
+            alive = weights.detach().ne(0).tolist()
+            chosen = [i for i in chosen if alive[i]]  # type: ignore[assignment]
+        total: Tensor | None = None
+        for i in chosen:
+            output = self.components[i](*args, **kwargs)
+            term = weights[i].to(output.dtype) * output
+            total = term if total is None else total + term
+        if total is None:
+            return torch.zeros_like(self.components[0](*args, **kwargs))
+        return total

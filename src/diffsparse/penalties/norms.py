@@ -1,0 +1,156 @@
+"""The regularisers R(a) of the paper, on rows of competing entries."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from diffsparse.errors import SparsityError
+from diffsparse.functional import proximal_exclusive_l12, proximal_group_l21, proximal_l1
+
+
+class Norm(ABC):
+    """R(a) of gate values of shape (..., n), summed over all rows; a scalar with finite gradients everywhere.
+
+    A dropped entry gets no gradient from any norm: what pulls it is the threshold it shares (and rectified gradient
+    flow carries only the loss).
+    """
+
+    @abstractmethod
+    def __call__(self, a: Tensor) -> Tensor:
+        """R(a), a scalar."""
+
+    def proximal(self, w: Tensor, step: float) -> Tensor:
+        """The proximal operator for weights of shape (..., n); raises where no closed form is known."""
+        raise SparsityError(f"{self!r} has no closed-form proximal operator; use L1, GroupL21 or ExclusiveL12")
+
+    def check_size(self, n: int, name: str) -> None:  # noqa: B027
+        """Raise if groups of `n` entries do not fit this norm; `name` is what the message calls the gate."""
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}()"
+
+
+class L1(Norm):
+    r"""Individual entries die (Eq. 2): :math:`R(a) = \sum_i |a_i|`.
+
+    Example:
+        >>> L1()(torch.tensor([0.5, 0.0, -0.25])).item()
+        0.75
+    """
+
+    def __call__(self, a: Tensor) -> Tensor:
+        return a.abs().sum()
+
+    def proximal(self, w: Tensor, step: float) -> Tensor:
+        return proximal_l1(w, step)
+
+
+class ExclusiveL12(Norm):
+    r"""Entries of a row compete (Eq. 6): :math:`R(a) = \frac12 \sum_g \bigl(\sum_i |a_{g,i}|\bigr)^2`.
+
+    A group is one competition group of a gate, a row of the values.
+
+    Example:
+        >>> ExclusiveL12()(torch.tensor([[1.0, -1.0], [0.5, 0.5]])).item()
+        2.5
+    """
+
+    def __call__(self, a: Tensor) -> Tensor:
+        return 0.5 * a.abs().sum(-1).square().sum()
+
+    def proximal(self, w: Tensor, step: float) -> Tensor:
+        return proximal_exclusive_l12(w, step)
+
+
+class Lp(Norm):
+    r"""For gates that are normalised (Eq. 14): :math:`R(a) = \sum_g \bigl(\sum_i |a_{g,i}|^p\bigr)^{1/p}`.
+
+    On a row that sums to 1 and `p < 1` it lies between 1 (one survivor) and :math:`n^{1/p - 1}` (uniform). Zeros are
+    masked before the power, whose derivative there is infinite.
+
+    Example:
+        >>> Lp(0.5)(torch.tensor([0.25, 0.25, 0.5, 0.0]))
+        tensor(2.9142)
+    """
+
+    def __init__(self, p: float = 0.5) -> None:
+        if not 0 < p < float("inf"):
+            raise SparsityError(f"Lp needs a positive, finite p, got {p}")
+        self.p = p
+
+    def __call__(self, a: Tensor) -> Tensor:
+        smallest = torch.finfo(a.dtype).tiny
+        powers = torch.where(a != 0, a.abs().clamp_min(smallest).pow(self.p), 0.0).sum(-1)
+        alive = powers > 0
+        return torch.where(alive, torch.where(alive, powers, 1.0).pow(1 / self.p), 0.0).sum()
+
+    def __repr__(self) -> str:
+        return f"Lp({self.p})"
+
+
+class GroupL21(Norm):
+    r"""Entries of a group live or die together (Eq. 4): :math:`R(a) = \sum_g \|a_g\|_2`.
+
+    Args:
+        size: consecutive groups of this many entries; the last one may be smaller.
+        groups: or explicit groups, each a sequence of indices into a row. Entries in no group are not penalised.
+
+    The groups enter only here: which entries compete for the threshold is the gate's business.
+
+    Example:
+        >>> GroupL21(size=2)(torch.tensor([3.0, 4.0, 0.0, 0.0])).item()
+        5.0
+        >>> GroupL21(groups=[[0, 2], [1, 3]])(torch.tensor([3.0, 0.0, 4.0, 0.0])).item()
+        5.0
+    """
+
+    def __init__(self, size: int | None = None, *, groups: Sequence[Sequence[int]] | None = None) -> None:
+        if (size is None) == (groups is None):
+            raise SparsityError(f"GroupL21 takes either a size or explicit groups, got size={size}, groups={groups}")
+        if size is not None and size < 1:
+            raise SparsityError(f"GroupL21 needs groups of at least one entry, got size={size}")
+        self.size = size
+        self.explicit = None if groups is None else tuple(tuple(group) for group in groups)
+        if self.explicit is not None:
+            entries = [i for group in self.explicit for i in group]
+            if not entries or not all(self.explicit) or min(entries) < 0 or len(set(entries)) != len(entries):
+                raise SparsityError(
+                    f"explicit groups must be non-empty, disjoint and of non-negative indices, got {self.explicit}"
+                )
+
+    def split(self, a: Tensor) -> Tensor:
+        """Rows (..., n) as groups (..., groups, entries), zeros in the places that groups do not fill."""
+        if self.size is not None:
+            return F.pad(a, (0, -a.shape[-1] % self.size)).reshape(*a.shape[:-1], -1, self.size)
+        assert self.explicit is not None
+        widest = max(len(group) for group in self.explicit)
+        nowhere = a.shape[-1]
+        index = torch.tensor([[*group, *[nowhere] * (widest - len(group))] for group in self.explicit])
+        return F.pad(a, (0, 1))[..., index.to(a.device)]
+
+    def __call__(self, a: Tensor) -> Tensor:
+        self.check_size(a.shape[-1], "values")
+        # vector_norm has gradient 0 at a zero group, where sqrt of a sum would give NaN
+        norms: Tensor = torch.linalg.vector_norm(self.split(a), dim=-1)
+        return norms.sum()
+
+    def proximal(self, w: Tensor, step: float) -> Tensor:
+        self.check_size(w.shape[-1], "weights")
+        if self.size is not None:
+            return proximal_group_l21(self.split(w), step).flatten(-2)[..., : w.shape[-1]]
+        assert self.explicit is not None
+        shrunk = w.clone()
+        for group in self.explicit:
+            shrunk[..., list(group)] = proximal_group_l21(w[..., list(group)], step)
+        return shrunk
+
+    def check_size(self, n: int, name: str) -> None:
+        if self.explicit is not None and max(max(group) for group in self.explicit) >= n:
+            top = max(max(group) for group in self.explicit)
+            raise SparsityError(f"{self!r} names entry {top}, but '{name}' has groups of {n} entries")
+
+    def __repr__(self) -> str:
+        return f"GroupL21(size={self.size})" if self.explicit is None else f"GroupL21(groups={self.explicit})"

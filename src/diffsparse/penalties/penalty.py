@@ -1,0 +1,123 @@
+"""The extra loss term: strength times R of every chosen gate."""
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from diffsparse.errors import SparsityError
+from diffsparse.gates import Gate, named_gates
+from diffsparse.penalties.batch import GateBatch, batch_gates
+from diffsparse.penalties.norms import L1, Norm
+from diffsparse.schedules import GradualStrength
+from diffsparse.selection import Selection, select
+
+
+class Penalty:
+    r"""The second term of the loss (Eq. 13): :math:`\lambda\,R(a)` over the gates of a model.
+
+    A gate whose entries compete in rows and in columns counts half of each, as in the paper.
+
+    Args:
+        model: the gated model; its gates are looked up once, their parameters read at every call.
+        norm: the regulariser, `L1()` by default.
+        strength: lambda, fixed. It acts through the sum of learning rates over all steps, so that a short run needs
+            a larger one than a long run.
+        schedule: or lambda over the epochs; call `step()` at the end of each epoch.
+        only: the gates to penalise: a name pattern, a type, a function of name and module, or several of them.
+            Naming a module chooses all gates inside it.
+
+    Calling it gives a scalar tensor to add to the loss.
+
+    Example:
+        >>> import diffsparse as ds
+        >>> model = ds.sparsify(nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8)), start=0.5)
+        >>> penalty = Penalty(model, strength=0.01)
+        >>> round(penalty().item(), 4)
+        0.04
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        norm: Norm | None = None,
+        strength: float | None = None,
+        schedule: GradualStrength | None = None,
+        *,
+        only: Selection | None = None,
+    ) -> None:
+        norm = L1() if norm is None else norm
+        if not isinstance(norm, Norm):
+            raise SparsityError(f"norm must be one of L1(), GroupL21(...), ExclusiveL12() or Lp(p), got {norm!r}")
+        if (strength is None) == (schedule is None):
+            raise SparsityError(f"give either a strength or a schedule, got strength={strength}, schedule={schedule}")
+        self.norm = norm
+        self.schedule = schedule
+        self.strength = schedule.strength if strength is None and schedule is not None else strength
+        chosen = select(model, only)
+        self.gates = {name: gate for name, gate in named_gates(model) if gate in chosen}
+        if not self.gates:
+            among = "" if only is None else f" among what {only!r} chooses"
+            raise SparsityError(
+                f"{type(model).__name__} has no gates to penalise{among}; call diffsparse.sparsify(model) first, "
+                "or put SignedGate, SimplexGate, MatrixGate or a sparse layer into it"
+            )
+        self._sorted: tuple[object, tuple[list[GateBatch], list[Gate]]] | None = None
+        for name, gate in self.gates.items():
+            gate.check_finite(name)
+            for rows in gate.groups(gate.alpha.detach()):
+                norm.check_size(rows.shape[-1], name)
+
+    @property
+    def strength(self) -> float:
+        """The lambda in force."""
+        return self._strength
+
+    @strength.setter
+    def strength(self, value: Any) -> None:
+        if not isinstance(value, int | float) or not 0 <= value < math.inf:
+            raise SparsityError(f"strength must be a finite number of at least 0, got {value!r}")
+        self._strength = float(value)
+
+    def regularizer(self) -> Tensor:
+        """R(a) alone, without lambda."""
+        batches, single = self._batched()
+        terms = [self.norm(batch.rows()) for batch in batches]
+        for gate in single:
+            views = gate.groups(gate())
+            terms.append(torch.stack([self.norm(rows) for rows in views]).mean())
+        device = terms[0].device
+        return torch.stack([term.to(device) for term in terms]).sum()
+
+    def _batched(self) -> tuple[list[GateBatch], list[Gate]]:
+        """The gates sorted into batches; sorted anew when the model has moved to another device or dtype."""
+        placed = tuple((gate.alpha.device, gate.alpha.dtype) for gate in self.gates.values())
+        if self._sorted is None or self._sorted[0] != placed:
+            self._sorted = placed, batch_gates(list(self.gates.values()))
+        return self._sorted[1]
+
+    def __call__(self) -> Tensor:
+        return self.strength * self.regularizer()
+
+    def step(self) -> None:
+        """Move the schedule on by one epoch; without a schedule nothing changes."""
+        if self.schedule is not None:
+            self.schedule.step()
+            self.strength = self.schedule.strength
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint needs to go on with the same lambda."""
+        schedule = None if self.schedule is None else self.schedule.state_dict()
+        return {"strength": self.strength, "schedule": schedule}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore what `state_dict` gave."""
+        if (state["schedule"] is None) != (self.schedule is None):
+            raise SparsityError("the saved penalty and this one do not agree on having a schedule")
+        if self.schedule is not None:
+            self.schedule.load_state_dict(state["schedule"])
+        self.strength = state["strength"]
+
+    def __repr__(self) -> str:
+        return f"Penalty({self.norm!r}, strength={self.strength:g}, {len(self.gates)} gates)"

@@ -1,0 +1,124 @@
+"""How sparse a gated model is now."""
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from diffsparse.errors import SparsityError
+from diffsparse.gates import Gate, named_gates
+from diffsparse.penalties import GroupL21
+
+
+@dataclass(frozen=True, kw_only=True)
+class Count:
+    """How many of how many are zero."""
+
+    zero: int
+    total: int
+
+    @property
+    def fraction(self) -> float:
+        """Share of zeros, 0 when there is nothing to count."""
+        return self.zero / self.total if self.total else 0.0
+
+    def __add__(self, other: "Count") -> "Count":
+        return Count(zero=self.zero + other.zero, total=self.total + other.total)
+
+    def __str__(self) -> str:
+        return f"{self.zero}/{self.total} ({self.fraction:.1%})"
+
+
+@dataclass(frozen=True, kw_only=True)
+class GateSparsity:
+    """Zeros of one gate."""
+
+    name: str
+    """Qualified name of the gate's layer, or of the gate where it stands alone."""
+    channels: Count
+    """Entries of the gate that are exactly zero."""
+    groups: Count | None
+    """Groups whose entries are all zero; None when no grouping was asked for."""
+
+    @property
+    def dead(self) -> bool:
+        """Whether every entry is zero."""
+        return self.channels.zero == self.channels.total
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sparsity:
+    """Channel, layer and group sparsity of a model; prints as a table."""
+
+    gates: tuple[GateSparsity, ...]
+    """One row a gate, in the order of the model."""
+
+    @property
+    def channels(self) -> Count:
+        """Zero entries over all gates."""
+        return sum((row.channels for row in self.gates), Count(zero=0, total=0))
+
+    @property
+    def layers(self) -> Count:
+        """Gates with no entry left."""
+        return Count(zero=sum(row.dead for row in self.gates), total=len(self.gates))
+
+    @property
+    def groups(self) -> Count | None:
+        """Groups with no entry left, over all gates; None when no grouping was asked for."""
+        counts = [row.groups for row in self.gates if row.groups is not None]
+        return sum(counts, Count(zero=0, total=0)) if counts else None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        totals = {"channels": self.channels, "layers": self.layers, "groups": self.groups}
+        return {
+            "gates": [asdict(row) | {"dead": row.dead} for row in self.gates],
+            **{key: None if c is None else asdict(c) | {"fraction": c.fraction} for key, c in totals.items()},
+        }
+
+    def __str__(self) -> str:
+        return "\n".join(self._lines())
+
+    def _lines(self) -> Iterator[str]:
+        width = max(len(row.name) for row in self.gates)
+        for row in self.gates:
+            groups = "" if row.groups is None else f"  groups {row.groups}"
+            yield f"{row.name:<{width}}  zero {row.channels}{groups}{'  dead' if row.dead else ''}"
+        groups = "" if self.groups is None else f", groups {self.groups}"
+        yield f"total: channels {self.channels}, layers {self.layers}{groups}"
+
+
+@torch.no_grad()
+def sparsity(model: nn.Module, groups: GroupL21 | None = None) -> Sparsity:
+    """Count exact zeros of every gate of `model`: channel, layer and (if `groups` is given) group sparsity.
+
+    Args:
+        model: a gated model.
+        groups: the grouping to count by, the same object that a penalty takes, for example `GroupL21(size=12)`.
+
+    Example:
+        >>> import diffsparse as ds
+        >>> print(sparsity(ds.SignedGate.from_values([0.5, 0.0, 0.0, 0.0]), ds.GroupL21(size=2)))
+        gate  zero 3/4 (75.0%)  groups 1/2 (50.0%)
+        total: channels 3/4 (75.0%), layers 0/1 (0.0%), groups 1/2 (50.0%)
+    """
+    rows = tuple(_count(name, gate, groups) for name, gate in named_gates(model))
+    if not rows:
+        raise SparsityError(f"{type(model).__name__} has no gates; call diffsparse.sparsify(model) first")
+    return Sparsity(gates=rows)
+
+
+def _count(name: str, gate: Gate, groups: GroupL21 | None) -> GateSparsity:
+    gate.check_finite(name)
+    values = gate()
+    grouped = None
+    if groups is not None:
+        rows = gate.groups(values)[0]
+        groups.check_size(rows.shape[-1], name)
+        alive = groups.split(rows).ne(0).any(-1)
+        grouped = Count(zero=int((~alive).sum()), total=alive.numel())
+    channels = Count(zero=int((values == 0).sum()), total=values.numel())
+    return GateSparsity(name=name.removesuffix(".gate") or "gate", channels=channels, groups=grouped)
