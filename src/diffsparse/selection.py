@@ -16,7 +16,7 @@ def _matches(chosen: object, name: str, module: nn.Module) -> bool:
         return fnmatchcase(name, chosen)
     if isinstance(chosen, type):
         return isinstance(module, chosen)
-    if callable(chosen):
+    if callable(chosen) and not isinstance(chosen, nn.Module):
         return bool(chosen(name, module))
     raise SparsityError(
         f"a selection is a name pattern, a module type or a function of name and module; got {chosen!r}"

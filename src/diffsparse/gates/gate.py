@@ -1,8 +1,8 @@
 """What all gates share: free parameters in, values with exact zeros out."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -13,8 +13,9 @@ from diffsparse.errors import SparsityError
 class Gate(nn.Module, ABC):
     """Owns free parameters `alpha` and thresholds; calling it gives the gate's values, some of them exactly zero.
 
-    The parameters stay in float32 (or wider) and so does the computation, also under autocast. They are ordinary
-    parameters: any optimiser, `state_dict`, `deepcopy` and DDP work.
+    The parameters stay in float32 (or wider) and so does the computation, under autocast and when the model around
+    them goes to half precision: a threshold of 1/(n^2+n) does not survive there. They are ordinary parameters, so that
+    any optimiser, `state_dict`, `deepcopy` and DDP work.
     """
 
     alpha: nn.Parameter
@@ -42,6 +43,26 @@ class Gate(nn.Module, ABC):
             if not bool(torch.isfinite(parameter).all()):
                 bad = parameter[~torch.isfinite(parameter)][0].item()
                 raise SparsityError(f"{key} of gate '{name}' holds {bad}; every entry must be a finite number")
+
+    def _revive(self, values: Tensor, scale: Tensor) -> None:
+        """Push entries of `values` that rounding dropped just over their threshold, in growing steps of `scale`."""
+        alpha = self.alpha.detach()
+        step = torch.finfo(alpha.dtype).eps * scale * values.sign().to(alpha.dtype)
+        for k in range(24):
+            lost = (self().detach() == 0) & (values != 0)
+            if not bool(lost.any()):
+                return
+            alpha.add_(torch.where(lost, 2**k * step, 0.0))
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        """`.to()`, `.half()` and friends: devices and wide dtypes are followed, half precision is not."""
+
+        def widely(tensor: Tensor) -> Tensor:
+            moved = fn(tensor)
+            return moved if moved.dtype == gate_dtype(moved.dtype) else tensor.to(moved.device)
+
+        super()._apply(widely, recurse)  # type: ignore[no-untyped-call]
+        return self
 
     def extra_repr(self) -> str:
         rgf = "" if self.rgf is None else f", rgf={self.rgf}"

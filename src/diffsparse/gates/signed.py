@@ -44,7 +44,7 @@ class SignedGate(VectorGate):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__(size, dim=dim, rgf=rgf, device=device, dtype=dtype)
-        alpha, _ = initial_alpha_beta(self.group_size, value)
+        alpha, _ = initial_alpha_beta(self.group_size, value, dtype=torch.float64)
         self.alpha.detach().fill_(alpha[0].item())
 
     def forward(self) -> Tensor:
@@ -66,19 +66,8 @@ class SignedGate(VectorGate):
         gate = cls(given.shape, dim=dim, rgf=rgf, device=given.device, dtype=values_dtype(values))
         (rows,) = gate.groups(given)
         gate.set_groups(*_solve(rows))
-        gate._revive(rows)
+        gate._revive(given, gate.alpha.detach().abs())
         return gate
-
-    def _revive(self, rows: Tensor) -> None:
-        """Move an entry that rounding dropped just over its threshold."""
-        for _ in range(8):
-            (now,) = self.groups(self().detach())
-            lost = (now == 0) & (rows != 0)
-            if not bool(lost.any()):
-                return
-            (alpha,) = self.groups(self.alpha.detach())
-            further = torch.nextafter(alpha, torch.inf * rows.sign().to(alpha.dtype))
-            self.set_groups(torch.where(lost, further, alpha), self.beta.detach().reshape(-1))
 
 
 def _solve(rows: Tensor) -> tuple[Tensor, Tensor]:

@@ -51,7 +51,8 @@ class SimplexGate(VectorGate):
         r"""A gate that starts at `values`, each group non-negative with sum 1, with the paper's `beta`.
 
         With m survivors and s = sigmoid(beta): :math:`\alpha_i = \log(s + T a_i)` for survivors and
-        :math:`\log(s/2)` for the dropped, where :math:`T = 1 - s(m + (n-m)/2)`.
+        :math:`\log(s/2)` for the dropped, where :math:`T = 1 - s(m + (n-m)/2)`. A positive value too small to be seen
+        beside the threshold becomes the smallest step that can be.
         """
         given = checked_values(values)
         gate = cls(given.shape, dim=dim, rgf=rgf, device=given.device, dtype=values_dtype(values))
@@ -67,4 +68,5 @@ class SimplexGate(VectorGate):
         alive = (rows > 0).sum(-1, keepdim=True)
         total = 1 - fraction * (alive + DROPPED * (gate.group_size - alive))
         gate.set_groups(torch.where(rows > 0, fraction + total * rows, DROPPED * fraction).log(), beta)
+        gate._revive(given, gate.alpha.detach().abs().clamp(min=1))
         return gate

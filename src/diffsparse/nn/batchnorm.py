@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from diffsparse.errors import SparsityError
 from diffsparse.gates import SignedGate
-from diffsparse.nn.statistics import BatchStatistics, synchronised
+from diffsparse.nn.statistics import BatchStatistics, SyncStatistics
 
 
 class SparseBatchNorm(nn.Module):
@@ -29,7 +29,7 @@ class SparseBatchNorm(nn.Module):
 
     input_dims: ClassVar[tuple[int, ...] | None] = None
     gate: SignedGate
-    statistics: BatchStatistics | nn.SyncBatchNorm
+    statistics: BatchStatistics
     bias: nn.Parameter | None
 
     def __init__(
@@ -62,13 +62,13 @@ class SparseBatchNorm(nn.Module):
         self._check_input(input)
         scale, shift = self.scale_and_shift()
         statistics = self.statistics
-        if isinstance(statistics, nn.SyncBatchNorm):
-            shape = (1, -1, *[1] * (input.dim() - 2))
-            output = synchronised(statistics, input) * scale.to(input.dtype).view(shape)
-            return output if shift is None else output + shift.to(input.dtype).view(shape)
         dtype = scale.dtype if statistics.running_mean is None else statistics.running_mean.dtype
         normalised: Tensor = statistics(input, scale.to(dtype), None if shift is None else shift.to(dtype))
         return normalised
+
+    def add_module(self, name: str, module: nn.Module | None) -> None:
+        """As usual; `convert_sync_batchnorm` hands its result over here."""
+        super().add_module(name, SyncStatistics.of(module) if isinstance(module, nn.SyncBatchNorm) else module)
 
     def _check_input(self, input: Tensor) -> None:
         allowed = self.input_dims

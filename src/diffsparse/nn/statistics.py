@@ -1,10 +1,12 @@
-"""Batch statistics apart from the affine map, and their synchronised form for CPU processes."""
+"""Batch statistics apart from the affine map, and their synchronised form."""
+
+from typing import Any, Self
 
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.distributed.nn import functional as differentiable
+from torch.nn.modules import _functions as kernels
 from torch.nn.modules.batchnorm import _BatchNorm
 
 
@@ -44,6 +46,40 @@ class BatchStatistics(_BatchNorm):
         )
 
 
+class SyncStatistics(BatchStatistics):
+    """Batch statistics over all processes: PyTorch's own kernels on GPUs, the same mathematics with gloo on CPU.
+
+    What `SyncBatchNorm.convert_sync_batchnorm` makes of a `BatchStatistics` becomes one of these, because DDP refuses
+    an `nn.SyncBatchNorm` in a model on CPU.
+    """
+
+    process_group: dist.ProcessGroup | None = None
+
+    @classmethod
+    def of(cls, norm: nn.SyncBatchNorm) -> Self:
+        """The same statistics, the very same buffers, without the affine map."""
+        statistics = cls(norm.num_features, norm.eps, norm.momentum, norm.track_running_stats)
+        statistics.process_group = norm.process_group
+        for key in ("running_mean", "running_var", "num_batches_tracked"):
+            setattr(statistics, key, getattr(norm, key))
+        return statistics.train(norm.training)
+
+    def forward(self, input: Tensor, weight: Tensor | None = None, bias: Tensor | None = None) -> Tensor:
+        initialised = dist.is_available() and dist.is_initialized()
+        group = (self.process_group or dist.group.WORLD) if initialised else None
+        if not self.training or group is None or dist.get_world_size(group) == 1:
+            return super().forward(input, weight, bias)
+        momentum = advance(self)
+        running = (self.running_mean, self.running_var) if self.track_running_stats else (None, None)
+        if input.device.type == "cpu":
+            return _globally_normalised(input, weight, bias, *running, self.eps, momentum, group)
+        world = dist.get_world_size(group)
+        output: Tensor = kernels.SyncBatchNorm.apply(  # type: ignore[no-untyped-call]
+            input, weight, bias, *running, self.eps, momentum, group, world
+        )
+        return output
+
+
 def uses_batch(statistics: _BatchNorm) -> bool:
     """Whether the batch at hand is normalised by its own statistics."""
     return statistics.training or (statistics.running_mean is None and statistics.running_var is None)
@@ -58,33 +94,52 @@ def advance(statistics: _BatchNorm) -> float:
     return 0.0 if statistics.momentum is None else statistics.momentum
 
 
-def synchronised(statistics: nn.SyncBatchNorm, input: Tensor) -> Tensor:
-    """`input` normalised by the statistics of all processes.
-
-    PyTorch's own kernels where they exist; on CPU, which they refuse, the same mathematics with gloo.
-    """
-    group = statistics.process_group or (dist.group.WORLD if dist.is_available() and dist.is_initialized() else None)
-    several = group is not None and dist.get_world_size(group) > 1
-    if not statistics.training or not several or input.device.type != "cpu":
-        normalised: Tensor = statistics(input)
-        return normalised
+def _globally_normalised(
+    input: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    eps: float,
+    momentum: float,
+    group: dist.ProcessGroup,
+) -> Tensor:
+    """What the synchronised kernel of a GPU computes, running statistics included."""
     mean, var, count = _global_moments(input, group)
-    if statistics.track_running_stats and statistics.running_mean is not None and statistics.running_var is not None:
-        momentum = advance(statistics)
+    if running_mean is not None and running_var is not None:
         unbiased = var.detach() * (count / (count - 1).clamp_min(1))
-        statistics.running_mean.lerp_(mean.detach().to(statistics.running_mean.dtype), momentum)
-        statistics.running_var.lerp_(unbiased.to(statistics.running_var.dtype), momentum)
+        running_mean.lerp_(mean.detach().to(running_mean.dtype), momentum)
+        running_var.lerp_(unbiased.to(running_var.dtype), momentum)
     shape = (1, -1, *[1] * (input.dim() - 2))
-    return (input - mean.to(input.dtype).view(shape)) * (var + statistics.eps).rsqrt().to(input.dtype).view(shape)
+    scale = (var + eps).rsqrt() if weight is None else weight * (var + eps).rsqrt()
+    output = (input - mean.view(shape)) * scale.view(shape)
+    return (output if bias is None else output + bias.view(shape)).to(input.dtype)
 
 
-def _summed(x: Tensor, group: dist.ProcessGroup | None) -> Tensor:
+class _Summed(torch.autograd.Function):
     """Sum over processes, with the gradient summed over processes as well."""
-    total: Tensor = differentiable.all_reduce(x, group=group)  # type: ignore[no-untyped-call]
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, group: dist.ProcessGroup) -> Tensor:
+        ctx.group = group
+        total = x.clone(memory_format=torch.contiguous_format)
+        dist.all_reduce(total, group=group)
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        (grad,) = grads
+        total = grad.clone(memory_format=torch.contiguous_format)
+        dist.all_reduce(total, group=ctx.group)
+        return total, None
+
+
+def _summed(x: Tensor, group: dist.ProcessGroup) -> Tensor:
+    total: Tensor = _Summed.apply(x, group)  # type: ignore[no-untyped-call]
     return total
 
 
-def _global_moments(input: Tensor, group: dist.ProcessGroup | None) -> tuple[Tensor, Tensor, Tensor]:
+def _global_moments(input: Tensor, group: dist.ProcessGroup) -> tuple[Tensor, Tensor, Tensor]:
     """Mean, biased variance and count of every channel over all processes, differentiable."""
     dims = [0, *range(2, input.dim())]
     x = input.to(torch.promote_types(input.dtype, torch.float32))

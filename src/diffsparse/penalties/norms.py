@@ -14,8 +14,8 @@ from diffsparse.functional import proximal_exclusive_l12, proximal_group_l21, pr
 class Norm(ABC):
     """R(a) of gate values of shape (..., n), summed over all rows; a scalar with finite gradients everywhere.
 
-    A dropped entry gets no gradient from any norm: what pulls it is the threshold it shares (and rectified gradient
-    flow carries only the loss).
+    The derivative by an entry that is zero is zero. What moves a dropped entry is the threshold or the normalisation
+    that it shares with others.
     """
 
     @abstractmethod
@@ -84,7 +84,7 @@ class Lp(Norm):
     def __call__(self, a: Tensor) -> Tensor:
         smallest = torch.finfo(a.dtype).tiny
         powers = torch.where(a != 0, a.abs().clamp_min(smallest).pow(self.p), 0.0).sum(-1)
-        alive = powers > 0
+        alive = powers >= smallest
         return torch.where(alive, torch.where(alive, powers, 1.0).pow(1 / self.p), 0.0).sum()
 
     def __repr__(self) -> str:

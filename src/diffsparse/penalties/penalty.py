@@ -54,7 +54,8 @@ class Penalty:
             raise SparsityError(f"give either a strength or a schedule, got strength={strength}, schedule={schedule}")
         self.norm = norm
         self.schedule = schedule
-        self.strength = schedule.strength if strength is None and schedule is not None else strength
+        if strength is not None:
+            self.strength = strength
         chosen = select(model, only)
         self.gates = {name: gate for name, gate in named_gates(model) if gate in chosen}
         if not self.gates:
@@ -71,11 +72,13 @@ class Penalty:
 
     @property
     def strength(self) -> float:
-        """The lambda in force."""
-        return self._strength
+        """The lambda in force; set it to change a fixed one."""
+        return self._strength if self.schedule is None else self.schedule.strength
 
     @strength.setter
-    def strength(self, value: Any) -> None:
+    def strength(self, value: float) -> None:
+        if self.schedule is not None:
+            raise SparsityError("the strength of this penalty follows its schedule and cannot be set")
         if not isinstance(value, int | float) or not 0 <= value < math.inf:
             raise SparsityError(f"strength must be a finite number of at least 0, got {value!r}")
         self._strength = float(value)
@@ -91,8 +94,8 @@ class Penalty:
         return torch.stack([term.to(device) for term in terms]).sum()
 
     def _batched(self) -> tuple[list[GateBatch], list[Gate]]:
-        """The gates sorted into batches; sorted anew when the model has moved to another device or dtype."""
-        placed = tuple((gate.alpha.device, gate.alpha.dtype) for gate in self.gates.values())
+        """The gates sorted into batches; sorted anew when what they share a batch by has changed."""
+        placed = tuple((gate.rgf, gate.alpha.device, gate.alpha.dtype) for gate in self.gates.values())
         if self._sorted is None or self._sorted[0] != placed:
             self._sorted = placed, batch_gates(list(self.gates.values()))
         return self._sorted[1]
@@ -100,11 +103,10 @@ class Penalty:
     def __call__(self) -> Tensor:
         return self.strength * self.regularizer()
 
-    def step(self) -> None:
-        """Move the schedule on by one epoch; without a schedule nothing changes."""
+    def step(self, epochs: float = 1.0) -> None:
+        """Move the schedule on by one epoch, or by a fraction of one; without a schedule nothing changes."""
         if self.schedule is not None:
-            self.schedule.step()
-            self.strength = self.schedule.strength
+            self.schedule.step(epochs)
 
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint needs to go on with the same lambda."""
@@ -117,7 +119,8 @@ class Penalty:
             raise SparsityError("the saved penalty and this one do not agree on having a schedule")
         if self.schedule is not None:
             self.schedule.load_state_dict(state["schedule"])
-        self.strength = state["strength"]
+        else:
+            self.strength = state["strength"]
 
     def __repr__(self) -> str:
         return f"Penalty({self.norm!r}, strength={self.strength:g}, {len(self.gates)} gates)"

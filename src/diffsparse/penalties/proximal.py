@@ -40,7 +40,7 @@ class ProximalStep:
         if not 0 <= strength < math.inf:
             raise SparsityError(f"strength must be a finite number of at least 0, got {strength!r}")
         self.norm, self.strength = norm, strength
-        self.parameters = list(parameters)
+        self.parameters = list({id(parameter): parameter for parameter in parameters}.values())
         if not self.parameters:
             raise SparsityError("no parameters were given to shrink")
         known = {id(p) for group in optimizer.param_groups for p in group["params"]}

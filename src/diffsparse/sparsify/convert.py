@@ -6,9 +6,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from diffsparse.errors import SparsityWarning
+from diffsparse.errors import SparsityError, SparsityWarning
 from diffsparse.gates import SignedGate
 from diffsparse.nn import SparseBatchNorm, SparseBatchNorm1d, SparseBatchNorm2d, SparseBatchNorm3d
+from diffsparse.nn.statistics import SyncStatistics
 
 SPARSE_FORM: dict[type[nn.Module], type[SparseBatchNorm]] = {
     nn.BatchNorm1d: SparseBatchNorm1d,
@@ -57,17 +58,24 @@ def _placement(norm: _BatchNorm) -> tuple[torch.device | None, torch.dtype | Non
     return None, None
 
 
-@torch.no_grad()
 def _keep_function(name: str, norm: _BatchNorm, sparse: SparseBatchNorm) -> None:
+    _check_finite(name, norm)
     scale = norm.weight if norm.weight is not None else torch.ones_like(sparse.gate.alpha)
     sparse.gate = SignedGate.from_values(scale, rgf=sparse.gate.rgf)
     if norm.bias is None or sparse.bias is None:
         return
-    now, shift = sparse.gate(), norm.bias.to(sparse.gate.alpha.dtype)
+    now, shift = sparse.gate().detach(), norm.bias.detach().to(sparse.gate.alpha.dtype)
     alive = now != 0
-    sparse.bias.copy_(torch.where(alive, shift / torch.where(alive, now, 1.0), 0.0))
+    sparse.bias.detach().copy_(torch.where(alive, shift / torch.where(alive, now, 1.0), 0.0))
     _warn_of_lost_shifts(name, ~alive & (shift != 0))
-    _warn_of_steep_shifts(name, sparse.bias.abs() > STEEP)
+    _warn_of_steep_shifts(name, sparse.bias.detach().abs() > STEEP)
+
+
+def _check_finite(name: str, norm: _BatchNorm) -> None:
+    for key, parameter in norm.named_parameters(recurse=False):
+        if not bool(torch.isfinite(parameter).all()):
+            bad = parameter[~torch.isfinite(parameter)][0].item()
+            raise SparsityError(f"{key} of '{name}' holds {bad}; every entry must be a finite number")
 
 
 def _warn_of_lost_shifts(name: str, lost: Tensor) -> None:
@@ -92,8 +100,7 @@ def _warn_of_steep_shifts(name: str, steep: Tensor) -> None:
 
 def _keep_statistics(norm: _BatchNorm, sparse: SparseBatchNorm) -> None:
     if isinstance(norm, nn.SyncBatchNorm):
-        sparse.statistics = nn.SyncBatchNorm(
-            norm.num_features, norm.eps, norm.momentum, False, norm.track_running_stats, norm.process_group
-        )
+        sparse.statistics = SyncStatistics.of(norm)
+        return
     for key in ("running_mean", "running_var", "num_batches_tracked"):
         setattr(sparse.statistics, key, getattr(norm, key))

@@ -35,9 +35,10 @@ def sparsify(
         >>> sparsify(model)[1].gate
         SignedGate((8,))
     """
-    replacements: dict[nn.Module, SparseBatchNorm] = {
-        norm: make_sparse(name, norm, start, rgf) for name, norm in _norms_to_replace(model, only).items()
-    }
+    replacements: dict[nn.Module, SparseBatchNorm] = {}
+    # not a comprehension, which is a frame of its own up to Python 3.11: warnings point at the caller
+    for name, norm in _norms_to_replace(model, only).items():
+        replacements[norm] = make_sparse(name, norm, start, rgf)
     for module in list(model.modules()):
         for key, child in module._modules.items():
             if child in replacements:

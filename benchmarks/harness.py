@@ -1,0 +1,68 @@
+"""What every benchmark shares: interleaved timing, peak memory of one call, a JSON record."""
+
+import json
+import platform
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+import diffsparse
+
+RESULTS = Path(__file__).parent / "results"
+
+
+def interleaved_times(
+    calls: Mapping[str, Callable[[], object]], rounds: int, warmup: int = 2
+) -> dict[str, list[float]]:
+    """Seconds of each call, one of each a round, so that drift of the machine hits all alike."""
+    for _ in range(warmup):
+        for call in calls.values():
+            call()
+    times: dict[str, list[float]] = {name: [] for name in calls}
+    for _ in range(rounds):
+        for name, call in calls.items():
+            began = time.perf_counter()
+            call()
+            times[name].append(time.perf_counter() - began)
+    return times
+
+
+def median_ratio(times: Mapping[str, list[float]], over: str, under: str) -> float:
+    """Median over the rounds of the ratio within one round."""
+    return statistics.median(a / b for a, b in zip(times[over], times[under], strict=True))
+
+
+def peak_bytes(call: Callable[[], object]) -> int:
+    """Most bytes that tensors allocated by one call hold at once, from PyTorch's own allocator events."""
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as record:
+        call()
+    events = record.profiler.kineto_results.events()  # type: ignore[union-attr]
+    changes = sorted((e.start_ns(), e.nbytes()) for e in events if e.name() == "[memory]")
+    held = peak = 0
+    for _, change in changes:
+        held += change
+        peak = max(peak, held)
+    return peak
+
+
+def write_record(name: str, results: Mapping[str, Any]) -> Path:
+    """Write results with versions and thread count to benchmarks/results/NAME.json."""
+    RESULTS.mkdir(exist_ok=True)
+    path = RESULTS / f"{name}.json"
+    record = {
+        "benchmark": name,
+        "versions": {
+            "diffsparse": diffsparse.__version__,
+            "torch": torch.__version__,
+            "python": platform.python_version(),
+        },
+        "threads": torch.get_num_threads(),
+        **results,
+    }
+    path.write_text(json.dumps(record, indent=2) + "\n")
+    return path

@@ -1,0 +1,117 @@
+"""Pre-activation residual networks for small images, basic and bottleneck."""
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from diffsparse.errors import SparsityError
+
+
+class BasicBlock(nn.Module):
+    """BN-ReLU-conv3x3 twice, added to the shortcut; nothing after the addition."""
+
+    expansion = 1
+
+    def __init__(self, in_channels: int, planes: int, stride: int) -> None:
+        super().__init__()
+        self.bn1 = nn.BatchNorm2d(in_channels)
+        self.conv1 = nn.Conv2d(in_channels, planes, 3, stride, 1, bias=False)
+        self.bn2 = nn.BatchNorm2d(planes)
+        self.conv2 = nn.Conv2d(planes, planes, 3, 1, 1, bias=False)
+        self.shortcut = _shortcut(in_channels, planes, stride)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = self.conv1(F.relu(self.bn1(x)))
+        out = self.conv2(F.relu(self.bn2(out)))
+        total: Tensor = out + self.shortcut(x)
+        return total
+
+
+class Bottleneck(nn.Module):
+    """BN-ReLU-conv of kernels 1, 3 and 1, the stride on the 3x3, added to the shortcut of the raw input."""
+
+    expansion = 4
+
+    def __init__(self, in_channels: int, planes: int, stride: int) -> None:
+        super().__init__()
+        width = planes * self.expansion
+        self.bn1 = nn.BatchNorm2d(in_channels)
+        self.conv1 = nn.Conv2d(in_channels, planes, 1, bias=False)
+        self.bn2 = nn.BatchNorm2d(planes)
+        self.conv2 = nn.Conv2d(planes, planes, 3, stride, 1, bias=False)
+        self.bn3 = nn.BatchNorm2d(planes)
+        self.conv3 = nn.Conv2d(planes, width, 1, bias=False)
+        self.shortcut = _shortcut(in_channels, width, stride)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = self.conv1(F.relu(self.bn1(x)))
+        out = self.conv2(F.relu(self.bn2(out)))
+        out = self.conv3(F.relu(self.bn3(out)))
+        total: Tensor = out + self.shortcut(x)
+        return total
+
+
+def _shortcut(in_channels: int, out_channels: int, stride: int) -> nn.Module:
+    if stride == 1 and in_channels == out_channels:
+        return nn.Identity()
+    return nn.Conv2d(in_channels, out_channels, 1, stride, bias=False)
+
+
+class PreResNet(nn.Module):
+    """Stem, three stages of halving resolution, batch norm, global pooling and a classifier.
+
+    Args:
+        depth: 6n + 2 with basic blocks, 9n + 2 with bottlenecks.
+        num_classes: size of the output.
+        width: channels of the first stage; it doubles at each of the next two.
+        in_channels: channels of the image.
+        bottleneck: which blocks; by default bottlenecks from depth 164 on, as in the literature.
+
+    Shape: (N, in_channels, H, W) to (N, num_classes).
+
+    Example:
+        >>> PreResNet(20)(torch.zeros(2, 3, 32, 32)).shape
+        torch.Size([2, 10])
+    """
+
+    def __init__(
+        self,
+        depth: int,
+        num_classes: int = 10,
+        *,
+        width: int = 16,
+        in_channels: int = 3,
+        bottleneck: bool | None = None,
+    ) -> None:
+        super().__init__()
+        block = Bottleneck if (depth >= 164 if bottleneck is None else bottleneck) else BasicBlock
+        per_block = 9 if block is Bottleneck else 6
+        blocks = (depth - 2) // per_block
+        if depth < 2 + per_block or (depth - 2) % per_block:
+            raise SparsityError(f"a ResNet of {block.__name__}s has depth {per_block}n + 2, n at least 1; got {depth}")
+        self.stem = nn.Conv2d(in_channels, width, 3, 1, 1, bias=False)
+        channels = width
+        stages: list[nn.Module] = []
+        for stage, planes in enumerate((width, 2 * width, 4 * width)):
+            layers: list[nn.Module] = []
+            for index in range(blocks):
+                layers.append(block(channels, planes, 2 if stage > 0 and index == 0 else 1))
+                channels = planes * block.expansion
+            stages.append(nn.Sequential(*layers))
+        self.stages = nn.Sequential(*stages)
+        self.bn = nn.BatchNorm2d(channels)
+        self.classifier = nn.Linear(channels, num_classes)
+        self.apply(_initialise)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.relu(self.bn(self.stages(self.stem(x))))
+        logits: Tensor = self.classifier(torch.flatten(F.adaptive_avg_pool2d(x, 1), 1))
+        return logits
+
+
+def _initialise(module: nn.Module) -> None:
+    if isinstance(module, nn.Conv2d):
+        fan_out = module.kernel_size[0] * module.kernel_size[1] * module.out_channels
+        nn.init.normal_(module.weight, 0.0, math.sqrt(2 / fan_out))

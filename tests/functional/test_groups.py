@@ -1,0 +1,71 @@
+"""Shapes of competition groups."""
+
+import pytest
+import torch
+
+from diffsparse.errors import SparsityError
+from diffsparse.functional._groups import align_beta, group_dims, in_float32
+
+
+@pytest.mark.parametrize(
+    ("dim", "expected"),
+    [(0, (0,)), (-1, (2,)), (1, (1,)), ((2, 0), (0, 2)), ((-1, -3), (0, 2)), ((0, 1, 2), (0, 1, 2))],
+)
+def test_dims_are_sorted_and_not_negative(dim, expected):
+    assert group_dims(torch.ones(2, 3, 4), dim) == expected
+
+
+@pytest.mark.parametrize(
+    ("alpha", "dim", "message"),
+    [
+        (torch.ones(3, dtype=torch.bool), 0, "x must be a floating-point tensor, got torch.bool"),
+        (torch.tensor(1.0), -1, r"x needs at least one dimension.*shape \(\).*dim=-1"),
+        (torch.ones(3), (), r"x needs at least one dimension.*dim=\(\)"),
+        (torch.ones(2, 3), 2, r"dim=2 is out of range for x of shape \(2, 3\)"),
+        (torch.ones(2, 3), (0, -3), r"dim=-3 is out of range for x of shape \(2, 3\)"),
+        (torch.ones(2, 3), (0, -2), r"dim=\(0, -2\) names a dimension of x twice"),
+        (torch.ones(2, 0), 1, r"at least one entry, got x of shape \(2, 0\)"),
+    ],
+)
+def test_wrong_dims(alpha, dim, message):
+    with pytest.raises(SparsityError, match=message):
+        group_dims(alpha, dim, "x")
+
+
+def test_a_batch_may_be_empty():
+    assert group_dims(torch.ones(0, 3), -1) == (1,)
+
+
+@pytest.mark.parametrize(
+    ("dims", "shape", "aligned"),
+    [((1,), (2, 4), (2, 1, 4)), ((0, 2), (3,), (1, 3, 1)), ((0, 1, 2), (), ()), ((0,), (3, 4), (1, 3, 4))],
+)
+def test_beta_is_aligned_with_its_group(dims, shape, aligned):
+    alpha, beta = torch.ones(2, 3, 4), torch.rand(shape)
+    result = align_beta(beta, alpha, dims)
+    assert tuple(result.shape) == aligned
+    assert torch.equal(result.flatten(), beta.flatten())
+    assert align_beta(torch.tensor(1.0), alpha, dims).dim() == 0
+
+
+@pytest.mark.parametrize("shape", [(3,), (1,), (4, 2), (2, 1, 4), (2, 3, 4)])
+def test_wrong_beta(shape):
+    with pytest.raises(SparsityError) as caught:
+        align_beta(torch.zeros(shape), torch.ones(2, 3, 4), (1,), "beta_row")
+    assert str(caught.value) == (
+        "beta_row must be a scalar or have one entry a group, shape (2, 4), "
+        f"for alpha of shape (2, 3, 4); got shape {shape}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("dtype", "expected"),
+    [
+        (torch.float16, torch.float32),
+        (torch.bfloat16, torch.float32),
+        (torch.float32, torch.float32),
+        (torch.float64, torch.float64),
+    ],
+)
+def test_half_precision_is_lifted(dtype, expected):
+    assert in_float32(torch.ones(2, dtype=dtype)).dtype == expected

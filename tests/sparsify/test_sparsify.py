@@ -1,0 +1,189 @@
+"""`sparsify` on whole models: the function, sharing, selection, and mistakes that leave the model alone."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from diffsparse import SparseBatchNorm1d, SparseBatchNorm2d, SparsityError, SparsityWarning, sparsify
+from diffsparse.nn import SparseBatchNorm
+from diffsparse.nn.statistics import SyncStatistics
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.stem = nn.Sequential(nn.Conv2d(3, 6, 3, padding=1), nn.BatchNorm2d(6), nn.ReLU())
+        self.blocks = nn.ModuleList(
+            nn.Sequential(nn.Conv2d(6, 6, 3, padding=1, bias=False), nn.BatchNorm2d(6)) for _ in range(2)
+        )
+        self.head = nn.ModuleDict({"norm": nn.BatchNorm1d(6), "fc": nn.Linear(6, 4)})
+
+    def forward(self, x):
+        x = self.stem(x)
+        for block in self.blocks:
+            x = x + torch.relu(block(x))
+        return self.head["fc"](self.head["norm"](x.mean((2, 3))))
+
+
+NAMES = ["stem.1", "blocks.0.1", "blocks.1.1", "head.norm"]
+
+
+def trained_net():
+    """A few steps, so that scales and statistics are not trivial; some scales turned negative."""
+    torch.manual_seed(0)
+    net = Net()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
+    for _ in range(5):
+        optimizer.zero_grad()
+        x = torch.randn(16, 3, 5, 5) + 0.3
+        nn.functional.cross_entropy(net(x), torch.randint(4, (16,))).backward()
+        optimizer.step()
+    for name in NAMES:
+        net.get_submodule(name).weight.detach()[::2].neg_()
+    return net
+
+
+def sparse_names(model):
+    return [name for name, module in model.named_modules() if isinstance(module, SparseBatchNorm)]
+
+
+def types(model):
+    return [(name, type(module), id(module)) for name, module in model.named_modules()]
+
+
+@pytest.mark.parametrize("train", [True, False])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_outputs_stay_the_same(train, dtype):
+    net = trained_net().to(dtype).train(train)
+    reference, x = copy.deepcopy(net), torch.randn(8, 3, 5, 5, dtype=dtype)
+    assert sparsify(net) is net
+    assert sparse_names(net) == NAMES
+    expected = reference(x)
+    assert ((net(x) - expected).norm() / expected.norm()).item() < 1e-5
+    expected = reference.eval()(x)
+    assert ((net.eval()(x) - expected).norm() / expected.norm()).item() < 1e-5
+
+
+def test_trains_on_with_any_optimiser():
+    net = sparsify(trained_net())
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+    before = net.stem[1].gate.alpha.detach().clone()
+    net(torch.randn(8, 3, 5, 5)).square().sum().backward()
+    optimizer.step()
+    assert not torch.equal(net.stem[1].gate.alpha, before)
+
+
+def test_shared_modules_stay_shared():
+    shared, container = nn.BatchNorm1d(3), nn.Sequential(nn.BatchNorm1d(3))
+    model = nn.ModuleDict({"a": shared, "b": nn.Sequential(shared), "c": container, "d": container})
+    sparsify(model)
+    assert isinstance(model["a"], SparseBatchNorm1d)
+    assert model["a"] is model["b"][0]
+    assert model["c"][0] is model["d"][0]
+    assert sparse_names(model) == ["a", "c.0"]
+
+
+def test_a_batch_norm_itself_comes_back_as_a_new_module():
+    norm = nn.BatchNorm2d(3)
+    layer = sparsify(norm)
+    assert isinstance(layer, SparseBatchNorm2d)
+    assert isinstance(norm, nn.BatchNorm2d)
+
+
+def test_training_flags_stay_mixed():
+    net = Net().train()
+    net.blocks[0].eval()
+    sparsify(net)
+    assert [net.get_submodule(name).training for name in NAMES] == [True, False, True, True]
+
+
+@pytest.mark.parametrize(
+    ("only", "expected"),
+    [
+        ("blocks.*", NAMES[1:3]),
+        ("stem", NAMES[:1]),
+        (nn.BatchNorm1d, NAMES[3:]),
+        (lambda name, module: name.endswith(".1") and getattr(module, "num_features", 0) == 6, NAMES[:3]),
+        (["stem", nn.BatchNorm1d], [NAMES[0], NAMES[3]]),
+    ],
+    ids=["pattern", "container", "type", "predicate", "sequence"],
+)
+def test_only_chooses(only, expected):
+    assert sparse_names(sparsify(Net(), only)) == expected
+
+
+def test_the_rest_can_follow_later():
+    net = sparsify(Net(), "stem")
+    assert sparse_names(sparsify(net)) == NAMES
+
+
+def test_start_and_rgf_reach_every_gate():
+    net = sparsify(trained_net(), start=0.5, rgf=0.1)
+    for name in NAMES:
+        layer = net.get_submodule(name)
+        assert layer.gate().tolist() == pytest.approx([0.5] * 6)
+        assert layer.gate.rgf == 0.1
+        assert not layer.bias.any()
+
+
+def test_synchronised_batch_norms_are_replaced():
+    net = sparsify(nn.SyncBatchNorm.convert_sync_batchnorm(trained_net()))
+    assert sparse_names(net) == NAMES
+    assert all(isinstance(net.get_submodule(name).statistics, SyncStatistics) for name in NAMES)
+    x = torch.randn(8, 3, 5, 5)
+    torch.testing.assert_close(net.eval()(x), trained_net().eval()(x), rtol=1e-4, atol=1e-5)
+
+
+class Doubled(nn.BatchNorm1d):
+    def forward(self, input):
+        return 2 * super().forward(input)
+
+
+class Renamed(nn.BatchNorm1d):
+    """No forward of its own."""
+
+
+def test_a_batch_norm_with_its_own_forward_is_left_alone():
+    model = nn.Sequential(Doubled(3), nn.BatchNorm1d(3), Renamed(3))
+    with pytest.warns(SparsityWarning, match="forward of their own: 0$"):
+        sparsify(model)
+    assert type(model[0]) is Doubled
+    assert sparse_names(model) == ["1", "2"]
+
+
+@pytest.mark.parametrize("case", ["lost", "steep", "own"])
+def test_warnings_point_at_the_caller(case):
+    model = nn.Sequential(nn.BatchNorm1d(3), Doubled(3) if case == "own" else nn.Identity())
+    model[0].weight.detach()[1] = 0.0 if case == "lost" else 1e-9 if case == "steep" else 1.0
+    model[0].bias.detach()[1] = 0.3
+    with pytest.warns(SparsityWarning) as caught:
+        sparsify(model)
+    assert [warning.filename for warning in caught] == [__file__]
+
+
+def wrong_models():
+    lazy = nn.Sequential(nn.BatchNorm2d(3), nn.LazyBatchNorm2d())
+    nan = nn.Sequential(nn.BatchNorm2d(3), nn.BatchNorm2d(3))
+    nan[1].weight.detach()[0] = float("nan")
+    return {
+        "lazy": (lazy, {}, "'1' is a lazy batch norm without a size yet"),
+        "nan": (nan, {}, "weight of '1' holds nan"),
+        "start": (nn.Sequential(nn.BatchNorm2d(3)), {"start": float("inf")}, "finite, got inf"),
+        "rgf": (nn.Sequential(nn.BatchNorm2d(3)), {"rgf": -1.0}, "rgf must be"),
+        "nothing": (nn.Sequential(nn.Linear(2, 2)), {}, "nothing to gate in Sequential: looked for BatchNorm1d"),
+        "typo": (Net(), {"only": "blok*"}, r"nothing to gate in Net.* among what 'blok\*' chooses"),
+        "selection": (Net(), {"only": 3}, "a selection is"),
+        "twice": (sparsify(Net()), {}, r"nothing to gate.*4 sparse batch norm\(s\) are there already"),
+    }
+
+
+@pytest.mark.parametrize("case", wrong_models())
+@pytest.mark.filterwarnings("ignore:Lazy modules:UserWarning")
+def test_mistakes_are_named_and_leave_the_model_as_it_was(case):
+    model, arguments, message = wrong_models()[case]
+    before = types(model)
+    with pytest.raises(SparsityError, match=message):
+        sparsify(model, **arguments)
+    assert types(model) == before
