@@ -37,7 +37,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--depth", type=int, default=32, help="depth of the pre-activation ResNet")
     parser.add_argument("--batch", type=int, default=64)
-    parser.add_argument("--rounds", type=int, default=25)
+    parser.add_argument("--rounds", type=int, default=40)
     args = parser.parse_args()
     steps = {kind: training_step(args.depth, args.batch, kind == "gated") for kind in ("plain", "gated")}
     times = interleaved_times(steps, args.rounds)
