@@ -1,0 +1,96 @@
+"""Small parts put around sliced layers: select in front, expand behind, constants in place of dead ones."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from diffsparse.errors import SparsityError
+
+SELECT, EXPAND, FILL = "select_index", "expand_index", "expand_fill"
+
+
+class SelectInput:
+    """Forward pre-hook: the layer gets only the channels it has weights for."""
+
+    def __init__(self, dim: int) -> None:
+        self.dim = dim
+
+    def __call__(self, module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        return (args[0].index_select(self.dim, getattr(module, SELECT)), *args[1:])
+
+
+class ExpandOutput:
+    """Forward hook: channels that are one number come back between those the layer computes."""
+
+    def __init__(self, dim: int) -> None:
+        self.dim = dim
+
+    def __call__(self, module: nn.Module, args: tuple[Any, ...], output: Tensor) -> Tensor:
+        fill: Tensor = getattr(module, FILL).to(output.dtype)
+        shape = list(output.shape)
+        shape[self.dim] = fill.numel()
+        view = [1] * output.dim()
+        view[self.dim] = -1
+        return fill.view(view).expand(shape).index_copy(self.dim, getattr(module, EXPAND), output)
+
+
+class Constant(nn.Module):
+    """Stands for a layer whose output no longer depends on its input: one number a channel, at any size.
+
+    Args:
+        channels: channels of the output.
+        dim: where they lie, counted from the end.
+        window: how the layer changed each spatial size, as `(kernel, stride, padding, dilation)`, one for each; None
+            for a layer that keeps the size.
+        transposed: whether it was a transposed convolution; `window` then ends with the output padding.
+    """
+
+    def __init__(self, channels: int, dim: int, window: list[list[int]] | None = None, transposed: bool = False) -> None:
+        super().__init__()
+        self.dim, self.window, self.transposed = dim, window, transposed
+        self.register_buffer("numbers", torch.zeros(channels))
+
+    def forward(self, input: Tensor) -> Tensor:
+        shape = list(input.shape)
+        shape[self.dim] = self.numbers.numel()
+        for offset, setting in enumerate(self.window or []):
+            at = len(shape) - len(self.window or []) + offset
+            shape[at] = self._size(shape[at], setting)
+        view = [1] * len(shape)
+        view[self.dim] = -1
+        return self.numbers.to(input.dtype).view(view).expand(shape)
+
+    def _size(self, size: int, setting: list[int]) -> int:
+        kernel, stride, padding, dilation, *extra = setting
+        if self.transposed:
+            return (size - 1) * stride - 2 * padding + dilation * (kernel - 1) + extra[0] + 1
+        return (size + 2 * padding - dilation * (kernel - 1) - 1) // stride + 1
+
+    def extra_repr(self) -> str:
+        return f"{self.numbers.numel()}"
+
+
+class ConstantMap(nn.Module):
+    """Stands for a layer whose output is one map, the same for every input of the size it was compacted for.
+
+    Args:
+        shape: of the output, without the batch.
+        input_size: spatial size of the input that the map is valid for.
+    """
+
+    def __init__(self, shape: list[int], input_size: list[int]) -> None:
+        super().__init__()
+        self.input_size = list(input_size)
+        self.register_buffer("map", torch.zeros(1, *shape))
+
+    def forward(self, input: Tensor) -> Tensor:
+        if list(input.shape[2:]) != self.input_size:
+            raise SparsityError(
+                f"this layer became a constant map when it was compacted, valid for input of spatial size "
+                f"{self.input_size}; got {list(input.shape[2:])}. Compact the gated model again with an example of this size"
+            )
+        return self.map.to(input.dtype).expand(input.shape[0], *self.map.shape[1:])
+
+    def extra_repr(self) -> str:
+        return f"{tuple(self.map.shape[1:])}, input_size={self.input_size}"

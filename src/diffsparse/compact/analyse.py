@@ -1,0 +1,200 @@
+"""Which channels are read, which stay: from a recorded run to the widths of every layer."""
+
+import numpy as np
+from torch import nn
+
+from diffsparse.compact.graph import Call, Graph, Node, Value
+from diffsparse.compact.rules.base import Rule, pin, read_all, tracked, unite, widen
+from diffsparse.compact.rules.layers import Layer
+from diffsparse.compact.rules.movement import names_sizes
+
+
+class Passed(Rule):
+    """Stands for a module that gives its input back."""
+
+    def needs(self, node: Node) -> None:
+        node.inputs[0].need |= node.output.need
+
+    def couple(self, node: Node) -> bool:
+        return unite([node.inputs[0], node.output])
+
+    def refusal(self, node: Node) -> str:
+        return ""
+
+
+class Emitted(Rule):
+    """Stands for a module whose output is the same for every input."""
+
+    def needs(self, node: Node) -> None:
+        """Nothing is read."""
+
+    def couple(self, node: Node) -> bool:
+        return False
+
+    def refusal(self, node: Node) -> str:
+        return ""
+
+
+class Analysis:
+    """Facts, needs and widths of a recorded run.
+
+    Args:
+        graph: the recorded run, with forward facts.
+        narrow: whether tensors between layers may become narrower; if not, every layer is wrapped so that the code
+            between them sees the original widths.
+        trusting: whether a reshape that was given sizes is taken to have computed them from the tensor.
+        round_to: widths become multiples of this.
+    """
+
+    def __init__(self, graph: Graph, *, narrow: bool = True, trusting: bool = True, round_to: int = 1) -> None:
+        self.graph = graph
+        self.round_to = round_to
+        self.removed: dict[str, Call] = {}
+        self.emitted: dict[str, Call] = {}
+        self.nodes = self._without_dead_modules()
+        for node in self.nodes:
+            node.rigid = not trusting and names_sizes(node)
+        self._free_layers()
+        self._reset()
+        self._find_needs()
+        self._find_widths(narrow)
+
+    @property
+    def layers(self) -> list[tuple[Node, Layer]]:
+        """Every layer with its node."""
+        return [(node, node.layer) for node in self.nodes if node.layer is not None]
+
+    def _values(self) -> list[Value]:
+        seen = {id(v): v for node in self.nodes for v in [*node.inputs, *node.outputs]}
+        for value in list(seen.values()):
+            seen.setdefault(id(tracked(value)), tracked(value))
+        return [*seen.values(), *(v for v in self.graph.results if id(v) not in seen)]
+
+    def _reset(self) -> None:
+        for value in self._values():
+            value.need = np.zeros(value.channels, bool)
+            value.keep = np.zeros(value.channels, bool)
+
+    # Modules that leave the tree ------------------------------------------------------------------------------------
+
+    def _without_dead_modules(self) -> list[Node]:
+        """Nodes, with each module that only passes on its input, or emits one constant, as a single node."""
+        counts = self.graph.call_counts()
+        replaced: dict[int, Node] = {}
+        inside: set[int] = set()
+        for call in self.graph.calls:
+            if call.first_node in inside or counts[call.module] > 1 or call.parent is None:
+                continue
+            rule = self._fate(call)
+            if rule is None:
+                continue
+            (self.removed if isinstance(rule, Passed) else self.emitted)[call.name] = call
+            assert call.input is not None
+            assert call.output is not None
+            span = range(call.first_node, call.last_node)
+            inside.update(span)
+            inputs = [call.input] if isinstance(rule, Passed) else []
+            replaced[call.first_node] = Node("module", (), {}, inputs, [call.output], None, call, rule=rule)
+        nodes = []
+        for index, node in enumerate(self.graph.nodes):
+            if index in replaced:
+                nodes.append(replaced[index])
+            elif index not in inside:
+                nodes.append(node)
+        return nodes
+
+    def _fate(self, call: Call) -> Rule | None:
+        start, out = call.input, call.output
+        if start is None or out is None or call.last_node == call.first_node or not start.touched:
+            return None
+        if not any(True for _ in call.module.parameters()) or self._leaks(call):
+            return None
+        if out.origin is start.origin and out is not start and out.axis is not None and out.axis == start.axis:
+            return Passed()
+        if out.known and out.axis is not None and not out.fixed.all():
+            return Emitted()
+        return None
+
+    def _leaks(self, call: Call) -> bool:
+        """Whether something made inside the call, other than its output, is used outside."""
+        span = range(call.first_node, call.last_node)
+        made = {id(v) for i in span for v in self.graph.nodes[i].outputs} - {id(call.output)}
+        others = [node for i, node in enumerate(self.graph.nodes) if i not in span]
+        used = {id(v) for node in others for v in node.inputs} | {id(v) for v in self.graph.results}
+        return bool(made & used)
+
+    # Layers ---------------------------------------------------------------------------------------------------------
+
+    def _free_layers(self) -> None:
+        counts = self.graph.call_counts()
+        users: dict[str, list[Node]] = {}
+        for node in self.nodes:
+            for name in {v.parameter for v in node.inputs if v.parameter is not None}:
+                users.setdefault(name, []).append(node)
+        for node, layer in self.layers:
+            around = {id(n): n for name in layer.tensors.values() for n in users[name]}
+            layer.twins = [n.layer for n in around.values() if n.layer is not None]
+            layer.pinned = any(n.layer is None or n.layer.tensors != layer.tensors for n in around.values())
+            layer.call = node.call if len(around) == 1 and _is_module(node, layer, counts) else None
+
+    # Backward facts and widths --------------------------------------------------------------------------------------
+
+    def _find_needs(self) -> None:
+        for value in self.graph.results:
+            read_all(value)
+        for node in reversed(self.nodes):
+            node.rule.needs(node)
+
+    def _find_widths(self, narrow: bool) -> None:
+        values = self._values()
+        for value in values:
+            value.keep |= value.need if narrow else True
+        pin(self.graph.results)
+        self._settle()
+        for value in values:
+            if value.axis is not None and not value.keep.any():
+                value.keep[0] = True
+        self._settle()
+        if self.round_to > 1:
+            self._round(values)
+
+    def _settle(self) -> None:
+        changed = True
+        while changed:
+            changed = False
+            for node in [*reversed(self.nodes), *self.nodes]:
+                changed |= node.rule.couple(node)
+
+    def _round(self, values: list[Value]) -> None:
+        for value in values:
+            if value.axis is not None:
+                widen(value, _rounded(value.keep, np.ones_like(value.keep), self.round_to))
+        self._settle()
+        for _, layer in self.layers:
+            if not layer.free or layer.groups > 1 or not layer.rows.any():
+                continue
+            there = layer.input.keep if layer.input.axis is not None else np.ones_like(layer.columns)
+            if layer.pairs.size == 0:
+                layer.rows = layer.columns = _rounded(layer.rows, there & layer.output.keep, self.round_to)
+            else:
+                layer.rows = _rounded(layer.rows, layer.output.keep, self.round_to)
+                layer.columns = _rounded(layer.columns, there, self.round_to)
+
+
+def _rounded(mask: np.ndarray, candidates: np.ndarray, multiple: int) -> np.ndarray:
+    """`mask` with candidates added from the front until its size is a multiple, as far as they reach."""
+    more = -int(mask.sum()) % multiple
+    wider = mask.copy()
+    wider[np.flatnonzero(candidates & ~mask)[:more]] = True
+    return wider
+
+
+def _is_module(node: Node, layer: Layer, counts: dict[nn.Module, int]) -> bool:
+    """Whether the layer is one call of one module, and that module nothing but the layer."""
+    call = node.call
+    if call is None or counts[call.module] != 1 or call.parent is None:
+        return False
+    own = {f"{call.name}.{key}" for key, _ in [*call.module.named_parameters(), *call.module.named_buffers()]}
+    return call.input is layer.input and call.output is node.output and set(layer.tensors.values()) <= own
+
+

@@ -1,0 +1,138 @@
+"""A plan applied to a model: parameters sliced, attributes made true, adaptors put in place."""
+
+import torch
+from torch import Tensor, nn
+
+from diffsparse.compact.adaptors import EXPAND, FILL, SELECT, Constant, ConstantMap, ExpandOutput, SelectInput
+from diffsparse.compact.plan import LayerPlan, Plan, TensorSlice
+from diffsparse.errors import SparsityError
+
+
+def slice_tensor(tensor: Tensor, kept: TensorSlice) -> Tensor:
+    """What stays of `tensor`."""
+    for dim, indices in kept.dims.items():
+        if kept.columns is None or dim == 0:
+            tensor = tensor.index_select(dim, torch.tensor(indices, device=tensor.device))
+    if kept.columns is None:
+        return tensor
+    blocks = tensor.unflatten(0, (len(kept.columns), -1))
+    picked = [
+        block.index_select(1, torch.tensor(columns, device=tensor.device))
+        for block, columns in zip(blocks, kept.columns, strict=True)
+    ]
+    return torch.cat(picked)
+
+
+def apply_plan(model: nn.Module, plan: Plan) -> nn.Module:
+    """Make `model` (whose sparse layers are already ordinary ones) as small as the plan says, in place."""
+    _check_fits(model, plan)
+    for name, layer in plan.layers.items():
+        if layer.what == "removed":
+            _remove(model, name)
+        elif layer.what in {"constant", "map"}:
+            _replace(model, name, _constant(model.get_submodule(name), layer))
+    modules = dict(model.named_modules())
+    for name, kept in plan.tensors.items():
+        owner, _, key = name.rpartition(".")
+        if owner in modules and hasattr(modules[owner], key):
+            _set_tensor(modules[owner], key, kept)
+    for name, layer in plan.layers.items():
+        if layer.what == "sliced":
+            _adapt(modules[name], layer)
+    for owner in {name.rpartition(".")[0] for name in plan.tensors} & set(modules):
+        _make_attributes_true(modules[owner])
+    return model
+
+
+def _check_fits(model: nn.Module, plan: Plan) -> None:
+    modules = dict(model.named_modules())
+    tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    for name in plan.layers:
+        if name not in modules:
+            raise SparsityError(f"the plan changes '{name}', which {type(model).__name__} does not have")
+    for name, kept in plan.tensors.items():
+        if name not in tensors:
+            raise SparsityError(f"the plan slices '{name}', which {type(model).__name__} does not have")
+        for dim, indices in kept.dims.items():
+            size = tensors[name].shape[dim] if dim < tensors[name].dim() else 0
+            if max(indices, default=-1) >= size:
+                raise SparsityError(
+                    f"the plan keeps entry {max(indices)} of dimension {dim} of '{name}', "
+                    f"which has shape {tuple(tensors[name].shape)}"
+                )
+
+
+def _parent(model: nn.Module, name: str) -> tuple[nn.Module, str]:
+    owner, _, key = name.rpartition(".")
+    return model.get_submodule(owner), key
+
+
+def _replace(model: nn.Module, name: str, module: nn.Module) -> None:
+    parent, key = _parent(model, name)
+    module.train(parent.training)
+    parent._modules[key] = module
+
+
+def _remove(model: nn.Module, name: str) -> None:
+    parent, key = _parent(model, name)
+    if isinstance(parent, nn.Sequential) and len(parent) > 1:
+        # not `del parent[i]`, which would rename the layers behind it
+        del parent._modules[key]
+    else:
+        parent._modules[key] = nn.Identity()
+
+
+def _constant(old: nn.Module, layer: LayerPlan) -> nn.Module:
+    new: nn.Module
+    if layer.what == "map":
+        assert layer.shape is not None
+        assert layer.input_size is not None
+        new = ConstantMap(layer.shape, layer.input_size)
+    else:
+        new = Constant(layer.width, layer.dim, layer.window, layer.transposed)
+    like = next((tensor for tensor in [*old.parameters(), *old.buffers()] if tensor.is_floating_point()), None)
+    return new if like is None else new.to(device=like.device, dtype=like.dtype)
+
+
+def _set_tensor(module: nn.Module, key: str, kept: TensorSlice) -> None:
+    old = getattr(module, key)
+    new = slice_tensor(old.detach(), kept).clone()
+    if isinstance(old, nn.Parameter):
+        setattr(module, key, nn.Parameter(new, requires_grad=old.requires_grad))
+    else:
+        module._buffers[key] = new
+
+
+def _adapt(module: nn.Module, layer: LayerPlan) -> None:
+    weight = module.weight
+    like = weight if isinstance(weight, Tensor) else module.running_mean
+    assert isinstance(like, Tensor)
+    if layer.groups is not None:
+        module.groups = layer.groups  # type: ignore[assignment]
+    if layer.adds_bias:
+        assert layer.outputs is not None
+        module.bias = nn.Parameter(like.new_zeros(layer.outputs[1]))
+    if layer.select is not None:
+        module.register_buffer(SELECT, torch.tensor(layer.select, device=like.device), persistent=False)
+        module.register_forward_pre_hook(SelectInput(layer.dim), prepend=True)
+    if layer.expand is not None:
+        module.register_buffer(EXPAND, torch.tensor(layer.expand, device=like.device), persistent=False)
+        module.register_buffer(FILL, like.new_zeros(layer.width))
+        module.register_forward_hook(ExpandOutput(layer.dim))
+
+
+def _make_attributes_true(module: nn.Module) -> None:
+    weight = getattr(module, "weight", None)
+    statistics = getattr(module, "running_mean", None)
+    if isinstance(module, nn.modules.conv._ConvTransposeNd):
+        assert isinstance(weight, Tensor)
+        module.in_channels, module.out_channels = weight.shape[0], weight.shape[1] * module.groups
+    elif isinstance(module, nn.modules.conv._ConvNd):
+        assert isinstance(weight, Tensor)
+        module.in_channels, module.out_channels = weight.shape[1] * module.groups, weight.shape[0]
+    elif isinstance(module, nn.Linear):
+        module.out_features, module.in_features = module.weight.shape
+    elif isinstance(module, nn.modules.batchnorm._NormBase):
+        like = statistics if statistics is not None else weight
+        assert isinstance(like, Tensor)
+        module.num_features = like.shape[0]

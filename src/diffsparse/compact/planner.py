@@ -1,0 +1,175 @@
+"""From an analysis to a plan, and the numbers that go with it."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from diffsparse.compact.analyse import Analysis
+from diffsparse.compact.graph import Graph, Mask, Node
+from diffsparse.compact.plan import Kept, LayerPlan, Plan, TensorSlice
+from diffsparse.compact.rules.layers import Layer, fold_into_bias
+from diffsparse.compact.rules.pointwise import Pointwise
+
+
+@dataclass
+class Numbers:
+    """Tensors that the plan leaves room for."""
+
+    bias: dict[str, Tensor] = field(default_factory=dict)
+    """What to add to the bias of a layer."""
+    fill: dict[str, Tensor] = field(default_factory=dict)
+    """What an expand puts between the outputs of a layer."""
+    constant: dict[str, Tensor] = field(default_factory=dict)
+    """What stands for a layer."""
+
+
+def make_plan(analysis: Analysis) -> tuple[Plan, Numbers]:
+    """The plan of an analysis."""
+    tensors: dict[str, TensorSlice] = {}
+    layers: dict[str, LayerPlan] = {name: LayerPlan(what="removed") for name in analysis.removed}
+    numbers = Numbers()
+    for name, call in analysis.emitted.items():
+        out, start, data = call.output, call.input, call.data
+        assert out is not None
+        assert out.axis is not None
+        assert start is not None
+        assert data is not None
+        kept = data.index_select(out.axis, torch.from_numpy(np.flatnonzero(out.keep)).to(data.device))
+        layers[name] = LayerPlan(
+            what="map", outputs=_pair(out.keep), shape=list(kept.shape[1:]), input_size=list(start.shape[2:])
+        )
+        numbers.constant[name] = kept
+    for node, layer in analysis.layers:
+        if not layer.free:
+            _add_slices(tensors, layer, analysis.graph)
+        elif layer.rows.any():
+            _plan_layer(node, layer, analysis.graph, tensors, layers, numbers)
+        else:
+            _plan_constant(node, layer, layers, numbers)
+    for node in analysis.nodes:
+        if isinstance(node.rule, Pointwise):
+            for name, dims in node.rule.slices(node).items():
+                if not all(mask.all() for mask in dims.values()):
+                    tensors[name] = TensorSlice(dims={dim: _indices(mask) for dim, mask in dims.items()})
+    return Plan(tensors=tensors, layers=layers, kept=_kept(analysis)), numbers
+
+
+def _pair(mask: Mask) -> tuple[int, int]:
+    return len(mask), int(mask.sum())
+
+
+def _indices(mask: Mask) -> list[int]:
+    return [int(i) for i in np.flatnonzero(mask)]
+
+
+def _positions(chosen: Mask, present: Mask) -> list[int] | None:
+    """Where the chosen channels lie among those present; None if they are all of them."""
+    if np.array_equal(chosen, present):
+        return None
+    return [int(i) for i in np.flatnonzero(chosen[present])]
+
+
+def _channel_dim(node: Node) -> int:
+    assert node.output.axis is not None
+    return node.output.axis - len(node.output.shape)
+
+
+def _plan_layer(
+    node: Node,
+    layer: Layer,
+    graph: Graph,
+    tensors: dict[str, TensorSlice],
+    layers: dict[str, LayerPlan],
+    numbers: Numbers,
+) -> None:
+    assert layer.call is not None
+    name, out = layer.call.name, node.output
+    present = layer.input.keep if layer.input.axis is not None else np.ones_like(layer.columns)
+    extra = fold_into_bias(layer, graph.tensors[layer.tensors["weight"]]) if layer.pairs.size else None
+    folds = extra is not None and bool((extra[torch.from_numpy(layer.rows)] != 0).any())
+    select, expand = _positions(layer.columns, present), _positions(layer.rows, out.keep)
+    _add_slices(tensors, layer, graph)
+    if folds:
+        assert extra is not None
+        numbers.bias[name] = extra[torch.from_numpy(layer.rows)]
+    if expand is not None:
+        numbers.fill[name] = torch.from_numpy(np.where(out.fixed, out.numbers, 0.0)[out.keep])
+    if layer.rows.all() and layer.columns.all() and select is None and expand is None and not folds:
+        return
+    layers[name] = LayerPlan(
+        what="sliced",
+        inputs=_pair(layer.columns) if layer.pairs.size else None,
+        outputs=_pair(layer.rows),
+        select=select,
+        expand=expand,
+        width=int(out.keep.sum()),
+        dim=_channel_dim(node),
+        adds_bias=folds and "bias" not in layer.tensors,
+        groups=_live_groups(layer) if layer.groups > 1 else None,
+    )
+
+
+def _plan_constant(node: Node, layer: Layer, layers: dict[str, LayerPlan], numbers: Numbers) -> None:
+    assert layer.call is not None
+    name, out = layer.call.name, node.output
+    layers[name] = LayerPlan(
+        what="constant",
+        outputs=_pair(out.keep),
+        width=int(out.keep.sum()),
+        dim=_channel_dim(node),
+        window=_window(layer.call.module),
+        transposed=layer.transposed,
+    )
+    numbers.constant[name] = torch.from_numpy(np.where(out.fixed, out.numbers, 0.0)[out.keep])
+
+
+def _window(module: nn.Module) -> list[list[int]] | None:
+    if not isinstance(module, nn.modules.conv._ConvNd) or module.padding == "same":
+        return None
+    padding = (0,) * len(module.kernel_size) if module.padding == "valid" else module.padding
+    settings: list[tuple[Any, ...]] = [module.kernel_size, module.stride, tuple(padding), module.dilation]
+    if isinstance(module, nn.modules.conv._ConvTransposeNd):
+        settings.append(module.output_padding)
+    return [[int(s) for s in setting] for setting in zip(*settings, strict=True)]
+
+
+def _live_groups(layer: Layer) -> int:
+    return int(layer.rows.reshape(layer.groups, -1).any(1).sum())
+
+
+def _add_slices(tensors: dict[str, TensorSlice], layer: Layer, graph: Graph) -> None:
+    for role, name in layer.tensors.items():
+        dims: dict[int, Mask] = {0: layer.rows}
+        if role == "weight" and layer.groups > 1:
+            if not (layer.rows.all() and layer.columns.all()):
+                tensors[name] = _grouped_slice(layer)
+            continue
+        if role == "weight" and layer.pairs.size:
+            dims = {0: layer.columns, 1: layer.rows} if layer.transposed else {0: layer.rows, 1: layer.columns}
+        cut = {dim: _indices(mask) for dim, mask in dims.items() if not mask.all()}
+        if cut and graph.tensors[name].dim() > 0:
+            tensors[name] = TensorSlice(dims=cut)
+
+
+def _grouped_slice(layer: Layer) -> TensorSlice:
+    first, second = (layer.columns, layer.rows) if layer.transposed else (layer.rows, layer.columns)
+    blocks = second.reshape(layer.groups, -1)
+    live = layer.rows.reshape(layer.groups, -1).any(1)
+    return TensorSlice(
+        dims={0: _indices(first)}, columns=[_indices(block) for block in blocks[live]], groups=layer.groups
+    )
+
+
+def _kept(analysis: Analysis) -> tuple[Kept, ...]:
+    found: dict[tuple[str, str], Kept] = {}
+    for node in analysis.nodes:
+        reason = node.rule.refusal(node)
+        pins = any(v.axis is not None or v.labels is not None for v in node.inputs)
+        owns = any(v.parameter is not None for v in node.inputs)
+        if reason and (pins or owns):
+            name = node.call.name if node.call is not None else ""
+            found.setdefault((name, reason), Kept(layer=name, reason=reason))
+    return tuple(found.values())

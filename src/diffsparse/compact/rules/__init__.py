@@ -1,0 +1,24 @@
+"""One rule an operator, a few a file."""
+
+from diffsparse.compact.graph import Graph, Node
+from diffsparse.compact.rules import concat, layers, movement, pointwise, spatial
+from diffsparse.compact.rules.base import OPAQUE, Rule
+
+RULES: dict[str, Rule] = {
+    **pointwise.OPERATORS,
+    **spatial.OPERATORS,
+    **movement.OPERATORS,
+    **concat.OPERATORS,
+    **layers.OPERATORS,
+}
+
+
+def describe(node: Node, graph: Graph) -> Rule:
+    """The rule of `node`, once its facts are derived; the opaque rule where none applies."""
+    rule = RULES.get(node.op)
+    if rule is not None and node.outputs and rule.facts(node, graph):
+        return rule
+    return OPAQUE
+
+
+__all__ = ["OPAQUE", "RULES", "Rule", "describe"]

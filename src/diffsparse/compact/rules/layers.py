@@ -1,0 +1,246 @@
+"""Layers with weights: convolutions, linear layers, batch norms.
+
+A layer that is a module of its own, called once, is *free*: a select in front of it takes just the channels it reads,
+an expand behind it puts fixed channels back, and fixed inputs fold into its bias. Any other layer (weights used
+directly, or twice) takes the width that its operands have.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+
+from diffsparse.compact.graph import Call, Graph, Mask, Node, Value, all_channels, as_mask
+from diffsparse.compact.rules.base import Rule, argument, pin, unite, widen
+
+
+@dataclass(eq=False)
+class Layer:
+    """A node with weights."""
+
+    input: Value
+    output: Value
+    tensors: dict[str, str]
+    """Role (weight, bias, running_mean, ...) to qualified name."""
+    call: Call | None = None
+    """The module call that is this layer and nothing else, if it is free."""
+    pairs: Mask = field(default_factory=lambda: np.zeros((0, 0), bool))
+    """(outputs, inputs of a group): whether any weight between them is not zero."""
+    groups: int = 1
+    transposed: bool = False
+    folds: bool = False
+    """Whether a fixed input other than zero has the same effect at every pixel."""
+    twins: "list[Layer]" = field(default_factory=list)
+    """Layers with the same weights, this one included."""
+    pinned: bool = False
+    """Whether something else, too, uses its weights."""
+    rows: Mask = field(default_factory=lambda: np.zeros(0, bool))
+    """Outputs that it computes after compaction."""
+    columns: Mask = field(default_factory=lambda: np.zeros(0, bool))
+    """Inputs that it takes after compaction."""
+
+    @property
+    def free(self) -> bool:
+        """Whether a select, an expand and a bias can be put around it."""
+        return self.call is not None
+
+    def agree(self) -> bool:
+        """Give all uses of the same weights the same widths; whether anything changed."""
+        inputs, outputs = [twin.input for twin in self.twins], [twin.output for twin in self.twins]
+        if self.pinned:
+            return pin([*inputs, *outputs])
+        changed = False
+        for values in (inputs, outputs):
+            if len(values) > 1:
+                changed |= pin(values) if any(v.axis is None for v in values) else unite(values)
+        return changed
+
+
+def _tensors(node: Node, roles: dict[str, tuple[int, str]]) -> dict[str, str] | None:
+    """Names of the parameters in each role; None if one is not a parameter itself."""
+    names = {}
+    for role, (position, keyword) in roles.items():
+        value = argument(node, position, keyword)
+        if value is None:
+            continue
+        if not isinstance(value, Value) or value.parameter is None:
+            return None
+        names[role] = value.parameter
+    return names
+
+
+class Matrix(Rule):
+    """Convolutions and linear layers: every output reads the inputs it has weights for."""
+
+    reason = "weights that are computed, not stored"
+
+    def __init__(self, spatial: int, transposed: bool = False) -> None:
+        self.spatial = spatial
+        self.transposed = transposed
+
+    def facts(self, node: Node, graph: Graph) -> bool:
+        names = _tensors(node, {"weight": (1, "weight"), "bias": (2, "bias")})
+        source = argument(node, 0, "input")
+        axis = len(node.output.shape) - 1 - self.spatial
+        if not names or "weight" not in names or source.labels is not None or axis < 0:
+            return False
+        if source.axis is not None and source.axis != axis:
+            return False
+        layer = Layer(source, node.output, names, transposed=self.transposed)
+        self._describe(node, layer, graph)
+        node.layer = layer
+        node.output.track(axis, self._fixed(layer, node.output.shape[axis]), node.result)
+        return True
+
+    def _describe(self, node: Node, layer: Layer, graph: Graph) -> None:
+        weight = graph.tensors[layer.tensors["weight"]]
+        some = (weight != 0).flatten(2).any(2) if weight.dim() > 2 else weight != 0
+        layer.folds = not self.transposed
+        if self.spatial:
+            padding = argument(node, 4, "padding", 0)
+            padded = padding not in (0, "valid") and any(padding if isinstance(padding, tuple) else [padding])
+            layer.folds = not padded and not self.transposed
+            layer.groups = argument(node, 6, "groups", 1)
+        if self.transposed:
+            # (inputs, outputs of a group) to (outputs, inputs of a group)
+            some = some.view(layer.groups, -1, some.shape[1]).transpose(1, 2).flatten(0, 1)
+        layer.pairs = as_mask(some)
+
+    @staticmethod
+    def _live_inputs(layer: Layer, folding: bool) -> Mask:
+        """Inputs that matter to an output with weights for them."""
+        source = layer.input
+        if source.axis is None:
+            return all_channels(layer.pairs.shape[1] * layer.groups)
+        return ~(source.fixed if folding else source.zero)
+
+    def _fixed(self, layer: Layer, outputs: int) -> Mask:
+        live = self._live_inputs(layer, layer.folds).reshape(layer.groups, 1, -1)
+        reads = layer.pairs.reshape(layer.groups, outputs // layer.groups, -1) & live
+        return np.asarray(~reads.any(2).reshape(-1))
+
+    def needs(self, node: Node) -> None:
+        layer, out = node.layer, node.output
+        layer.rows = out.need & ~out.fixed if layer.free else out.need.copy()
+        layer.columns = self._reads(layer, layer.rows)
+        if layer.groups > 1:
+            layer.rows, layer.columns = _regular(layer.rows, layer.columns, layer.groups)
+        if layer.input.axis is not None:
+            layer.input.need |= layer.columns
+
+    def _reads(self, layer: Layer, rows: Mask) -> Mask:
+        live = self._live_inputs(layer, layer.folds and layer.free).reshape(layer.groups, -1)
+        pairs = layer.pairs.reshape(layer.groups, -1, layer.pairs.shape[1])
+        read = (pairs & rows.reshape(layer.groups, -1, 1)).any(1) & live
+        return np.asarray(read.reshape(-1))
+
+    def couple(self, node: Node) -> bool:
+        layer, out = node.layer, node.output
+        source = layer.input
+        if layer.free:
+            return source.axis is not None and widen(source, layer.columns)
+        if layer.groups > 1:
+            layer.rows, layer.columns = all_channels(out.channels), all_channels(len(layer.columns))
+            return pin([source, out])
+        changed = layer.agree()
+        layer.rows = out.keep
+        layer.columns = source.keep if source.axis is not None else all_channels(layer.pairs.shape[1])
+        return changed
+
+    def refusal(self, node: Node) -> str:
+        if node.layer.free or node.layer.groups == 1:
+            return ""
+        return f"{node.op}: a grouped convolution whose weights are used more than once or outside of a module"
+
+
+def _regular(rows: Mask, columns: Mask, groups: int) -> tuple[Mask, Mask]:
+    """The smallest grouped convolution around these rows and columns: live groups, all of one size."""
+    by_row, by_column = rows.reshape(groups, -1), columns.reshape(groups, -1)
+    live = by_row.any(1)
+    out_rows, out_columns = np.zeros_like(by_row), np.zeros_like(by_column)
+    if live.any():
+        height, width = by_row[live].sum(1).max(), max(int(by_column[live].sum(1).max()), 1)
+        for group in np.flatnonzero(live):
+            out_rows[group] = _filled(by_row[group], height)
+            out_columns[group] = _filled(by_column[group], width)
+    return out_rows.reshape(-1), out_columns.reshape(-1)
+
+
+def _filled(mask: Mask, count: int) -> Mask:
+    """`mask` with further entries from the front until it has `count`."""
+    filled = mask.copy()
+    filled[np.flatnonzero(~mask)[: max(int(count - mask.sum()), 0)]] = True
+    return filled
+
+
+class BatchNorm(Rule):
+    """A channel with scale zero is its shift; a fixed channel stays fixed."""
+
+    reason = "channels that do not lie along dimension 1"
+
+    def facts(self, node: Node, graph: Graph) -> bool:
+        roles = {"running_mean": (1, "running_mean"), "running_var": (2, "running_var")}
+        names = _tensors(node, {**roles, "weight": (3, "weight"), "bias": (4, "bias")})
+        source = argument(node, 0, "input")
+        if names is None or source.labels is not None or source.axis not in (None, 1):
+            return False
+        own_statistics = argument(node, 5, "training", False) or "running_mean" not in names
+        channels = node.output.shape[1]
+        fixed = np.zeros(channels, bool) if source.axis is None or own_statistics else source.fixed.copy()
+        if "weight" in names:
+            fixed |= as_mask(graph.tensors[names["weight"]] == 0)
+        node.layer = Layer(source, node.output, names)
+        node.output.track(1, fixed, node.result)
+        return True
+
+    def needs(self, node: Node) -> None:
+        layer, out = node.layer, node.output
+        layer.rows = layer.columns = out.need & ~out.fixed if layer.free else out.need.copy()
+        if layer.input.axis is not None:
+            layer.input.need |= layer.columns
+
+    def couple(self, node: Node) -> bool:
+        layer, out = node.layer, node.output
+        source = layer.input
+        if layer.free:
+            return source.axis is not None and widen(source, layer.columns)
+        changed = pin([out]) if source.axis is None else unite([source, out])
+        changed = layer.agree() or changed
+        layer.rows = layer.columns = out.keep
+        return changed
+
+    def refusal(self, node: Node) -> str:
+        return ""
+
+
+def tensor_slices(layer: Layer) -> dict[str, dict[int, Mask]]:
+    """What stays of each tensor of the layer: name to dimension to mask."""
+    kept: dict[str, dict[int, Mask]] = {}
+    for role, name in layer.tensors.items():
+        if role != "weight" or layer.pairs.size == 0:
+            kept[name] = {0: layer.rows}
+        elif layer.groups == 1:
+            kept[name] = {1: layer.rows, 0: layer.columns} if layer.transposed else {0: layer.rows, 1: layer.columns}
+    return kept
+
+
+def fold_into_bias(layer: Layer, weight: torch.Tensor) -> torch.Tensor:
+    """What the fixed inputs that are no longer there add to each output."""
+    total = torch.zeros(len(layer.rows), dtype=torch.float64)
+    source = layer.input
+    if source.axis is None or not layer.folds:
+        return total
+    gone = torch.from_numpy(np.where(layer.columns, 0.0, np.where(source.fixed, source.numbers, 0.0)))
+    summed = weight.detach().double().cpu()
+    summed = summed.flatten(2).sum(2) if summed.dim() > 2 else summed
+    blocks = summed.view(layer.groups, -1, summed.shape[1])
+    return torch.einsum("goi,gi->go", blocks, gone.view(layer.groups, -1)).reshape(-1)
+
+
+OPERATORS: dict[str, Any] = {
+    "linear": Matrix(0),
+    **{f"conv{d}d": Matrix(d) for d in (1, 2, 3)},
+    **{f"conv_transpose{d}d": Matrix(d, transposed=True) for d in (1, 2, 3)},
+    "batch_norm": BatchNorm(),
+}

@@ -1,0 +1,140 @@
+"""Operators that work entry by entry, with broadcasting: activations, sums, products."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from torch import Tensor
+
+from diffsparse.compact.graph import Graph, Mask, Node, Value
+from diffsparse.compact.rules.base import Rule, numbers_along, read_all, unite
+
+
+@dataclass
+class Operand:
+    """A tensor operand against the channel axis of the result."""
+
+    value: Value
+    dim: int | None
+    """Its dimension that lies along the channels; None if it is broadcast over them."""
+
+
+class Pointwise(Rule):
+    """One channel of the result reads the same channel of every operand."""
+
+    reason = "operands whose channels lie along different dimensions"
+
+    def facts(self, node: Node, graph: Graph) -> bool:
+        if not isinstance(node.result, Tensor) or node.output.labels is not None:
+            return False
+        axes = {v.axis - len(v.shape) for v in node.inputs if v.axis is not None}
+        if len(axes) != 1 or any(v.labels is not None for v in node.inputs):
+            return False
+        out = node.output
+        axis = axes.pop() + len(out.shape)
+        if axis < 0 or any(not self._aligned(operand) for operand in self.operands(node, axis)):
+            return False
+        out.track(axis, self._fixed(node, graph, axis), node.result)
+        self._note_equal(node, graph)
+        return True
+
+    @staticmethod
+    def operands(node: Node, axis: int) -> list[Operand]:
+        """Every operand with the dimension that lies along the channels of the result."""
+        found = []
+        for value in node.inputs:
+            dim = axis - len(node.output.shape) + len(value.shape)
+            along = dim >= 0 and value.shape[dim] == node.output.shape[axis] and node.output.shape[axis] > 1
+            along = along or value.axis is not None
+            found.append(Operand(value, dim if along else None))
+        return found
+
+    @staticmethod
+    def _aligned(operand: Operand) -> bool:
+        value = operand.value
+        return operand.dim is None or value.axis == operand.dim or value.parameter is not None
+
+    def _fixed(self, node: Node, graph: Graph, axis: int) -> Mask:
+        count = node.output.shape[axis]
+        fixed, vanishing = np.ones(count, bool), np.zeros(count, bool)
+        for position, operand in enumerate(self.operands(node, axis)):
+            constant, zero = self._constant(operand, graph, count)
+            fixed &= constant
+            if node.op == "mul" or (node.op == "div" and position == 0):
+                vanishing |= zero
+        return fixed | vanishing
+
+    @staticmethod
+    def _constant(operand: Operand, graph: Graph, count: int) -> tuple[Mask, Mask]:
+        value = operand.value
+        if value.axis is not None:
+            return value.fixed, value.zero
+        nothing = np.zeros(count, bool)
+        if value.parameter is None:
+            return nothing, nothing
+        tensor = graph.tensors[value.parameter]
+        if operand.dim is None:
+            constant = np.full(count, tensor.numel() == 1)
+            return constant, constant & (tensor.numel() == 1 and tensor.item() == 0)
+        constant, numbers = numbers_along(tensor, operand.dim)
+        return constant, constant & (numbers == 0)
+
+    @staticmethod
+    def _note_equal(node: Node, graph: Graph) -> None:
+        """x + 0 is x."""
+        if node.op not in {"add", "sub"} or len(node.args) != 2 or node.kwargs or len(node.inputs) != 2:
+            return
+        first, second = node.inputs
+        if second.axis is not None and second.zero.all() and first.shape == node.output.shape:
+            node.output.same_as = first
+        elif node.op == "add" and first.axis is not None and first.zero.all() and second.shape == node.output.shape:
+            node.output.same_as = second
+
+    def needs(self, node: Node) -> None:
+        assert node.output.axis is not None
+        for operand in self.operands(node, node.output.axis):
+            if operand.value.axis is not None:
+                operand.value.need |= node.output.need
+            elif operand.value.labels is not None:
+                read_all(operand.value)
+
+    def couple(self, node: Node) -> bool:
+        return unite([node.output, *(value for value in node.inputs if value.axis is not None)])
+
+    def refusal(self, node: Node) -> str:
+        return ""
+
+    def slices(self, node: Node) -> dict[str, dict[int, Mask]]:
+        """Parameters that lie along the channels, and what of them stays."""
+        assert node.output.axis is not None
+        return {
+            operand.value.parameter: {operand.dim: node.output.keep}
+            for operand in self.operands(node, node.output.axis)
+            if operand.value.parameter is not None and operand.dim is not None
+        }
+
+
+class Identity(Pointwise):
+    """Gives its operand back: dropout in eval mode, contiguous, clone."""
+
+    def facts(self, node: Node, graph: Graph) -> bool:
+        if node.op.endswith("dropout") and node.kwargs.get("training", False) is True:
+            return False
+        if not super().facts(node, graph):
+            return False
+        node.output.same_as = node.inputs[0]
+        return True
+
+
+POINTWISE = Pointwise()
+IDENTITY = Identity()
+
+OPERATORS: dict[str, Rule] = {
+    **dict.fromkeys(
+        "relu relu6 elu selu celu gelu silu mish hardswish hardsigmoid hardtanh leaky_relu softplus softsign tanh "
+        "sigmoid logsigmoid tanhshrink hardshrink softshrink threshold exp log abs neg sqrt square rsqrt reciprocal pow "
+        "rpow clamp clip clamp_min clamp_max erf sin cos add sub rsub mul div rdiv rtruediv maximum minimum float double "
+        "half bfloat16 to type".split(),
+        POINTWISE,
+    ),
+    **dict.fromkeys("dropout dropout1d dropout2d dropout3d alpha_dropout contiguous clone detach".split(), IDENTITY),
+}
