@@ -5,8 +5,10 @@ term. See the functions below, each with its equation and an example.
 """
 
 from diffsparse import functional
+from diffsparse.compact import Compacted, Plan, apply_plan, compact, slice_optimizer
 from diffsparse.errors import SparsityError, SparsityWarning
 from diffsparse.gates import MatrixGate, SignedGate, SimplexGate
+from diffsparse.measure import Comparison, Measurement, measure
 from diffsparse.nn import SparseBatchNorm1d, SparseBatchNorm2d, SparseBatchNorm3d, SparseSum
 from diffsparse.penalties import L1, ExclusiveL12, GroupL21, Lp, Penalty, ProximalStep
 from diffsparse.schedules import GradualStrength
@@ -15,13 +17,17 @@ from diffsparse.sparsify import parameter_groups, sparsify, sparsity
 __version__ = "0.1.0"
 
 __all__ = [
+    "Comparison",
+    "Compacted",
     "L1",
     "ExclusiveL12",
     "GradualStrength",
     "GroupL21",
     "Lp",
     "MatrixGate",
+    "Measurement",
     "Penalty",
+    "Plan",
     "ProximalStep",
     "SignedGate",
     "SimplexGate",
@@ -31,8 +37,12 @@ __all__ = [
     "SparseSum",
     "SparsityError",
     "SparsityWarning",
+    "apply_plan",
+    "compact",
     "functional",
+    "measure",
     "parameter_groups",
+    "slice_optimizer",
     "sparsify",
     "sparsity",
 ]

@@ -46,7 +46,11 @@ class Constant(nn.Module):
         transposed: whether it was a transposed convolution; `window` then ends with the output padding.
     """
 
-    def __init__(self, channels: int, dim: int, window: list[list[int]] | None = None, transposed: bool = False) -> None:
+    numbers: Tensor
+
+    def __init__(
+        self, channels: int, dim: int, window: list[list[int]] | None = None, transposed: bool = False
+    ) -> None:
         super().__init__()
         self.dim, self.window, self.transposed = dim, window, transposed
         self.register_buffer("numbers", torch.zeros(channels))
@@ -78,6 +82,8 @@ class ConstantMap(nn.Module):
         shape: of the output, without the batch.
         input_size: spatial size of the input that the map is valid for.
     """
+
+    map: Tensor
 
     def __init__(self, shape: list[int], input_size: list[int]) -> None:
         super().__init__()

@@ -60,6 +60,11 @@ class Analysis:
         self._find_widths(narrow)
 
     @property
+    def modules(self) -> dict[str, nn.Module]:
+        """Every module that was called, by name."""
+        return {call.name: call.module for call in self.graph.calls}
+
+    @property
     def layers(self) -> list[tuple[Node, Layer]]:
         """Every layer with its node."""
         return [(node, node.layer) for node in self.nodes if node.layer is not None]
@@ -107,13 +112,13 @@ class Analysis:
         start, out = call.input, call.output
         if start is None or out is None or call.last_node == call.first_node or not start.touched:
             return None
-        if not any(True for _ in call.module.parameters()) or self._leaks(call):
+        if out.axis is None or not any(True for _ in call.module.parameters()):
             return None
-        if out.origin is start.origin and out is not start and out.axis is not None and out.axis == start.axis:
-            return Passed()
-        if out.known and out.axis is not None and not out.fixed.all():
-            return Emitted()
-        return None
+        passes = out.origin is start.origin and out is not start and out.axis == start.axis
+        emits = out.known and not out.fixed.all()
+        if not (passes or emits) or self._leaks(call):
+            return None
+        return Passed() if passes else Emitted()
 
     def _leaks(self, call: Call) -> bool:
         """Whether something made inside the call, other than its output, is used outside."""
@@ -196,5 +201,3 @@ def _is_module(node: Node, layer: Layer, counts: dict[nn.Module, int]) -> bool:
         return False
     own = {f"{call.name}.{key}" for key, _ in [*call.module.named_parameters(), *call.module.named_buffers()]}
     return call.input is layer.input and call.output is node.output and set(layer.tensors.values()) <= own
-
-

@@ -15,7 +15,7 @@ def slice_tensor(tensor: Tensor, kept: TensorSlice) -> Tensor:
             tensor = tensor.index_select(dim, torch.tensor(indices, device=tensor.device))
     if kept.columns is None:
         return tensor
-    blocks = tensor.unflatten(0, (len(kept.columns), -1))
+    blocks = tensor.reshape(len(kept.columns), -1, *tensor.shape[1:])
     picked = [
         block.index_select(1, torch.tensor(columns, device=tensor.device))
         for block, columns in zip(blocks, kept.columns, strict=True)
@@ -31,6 +31,10 @@ def apply_plan(model: nn.Module, plan: Plan) -> nn.Module:
             _remove(model, name)
         elif layer.what in {"constant", "map"}:
             _replace(model, name, _constant(model.get_submodule(name), layer))
+        elif layer.what == "folded":
+            norm, identity = model.get_submodule(name), nn.Identity()
+            _expand(identity, layer, _some_tensor(norm))
+            _replace(model, name, identity)
     modules = dict(model.named_modules())
     for name, kept in plan.tensors.items():
         owner, _, key = name.rpartition(".")
@@ -75,7 +79,7 @@ def _replace(model: nn.Module, name: str, module: nn.Module) -> None:
 
 def _remove(model: nn.Module, name: str) -> None:
     parent, key = _parent(model, name)
-    if isinstance(parent, nn.Sequential) and len(parent) > 1:
+    if isinstance(parent, nn.Sequential | nn.ModuleList) and len(parent) > 1:
         # not `del parent[i]`, which would rename the layers behind it
         del parent._modules[key]
     else:
@@ -90,8 +94,13 @@ def _constant(old: nn.Module, layer: LayerPlan) -> nn.Module:
         new = ConstantMap(layer.shape, layer.input_size)
     else:
         new = Constant(layer.width, layer.dim, layer.window, layer.transposed)
-    like = next((tensor for tensor in [*old.parameters(), *old.buffers()] if tensor.is_floating_point()), None)
-    return new if like is None else new.to(device=like.device, dtype=like.dtype)
+    like = _some_tensor(old)
+    return new.to(device=like.device, dtype=like.dtype)
+
+
+def _some_tensor(module: nn.Module) -> Tensor:
+    """A tensor of the module that shows its device and dtype."""
+    return next(tensor for tensor in [*module.parameters(), *module.buffers()] if tensor.is_floating_point())
 
 
 def _set_tensor(module: nn.Module, key: str, kept: TensorSlice) -> None:
@@ -104,9 +113,7 @@ def _set_tensor(module: nn.Module, key: str, kept: TensorSlice) -> None:
 
 
 def _adapt(module: nn.Module, layer: LayerPlan) -> None:
-    weight = module.weight
-    like = weight if isinstance(weight, Tensor) else module.running_mean
-    assert isinstance(like, Tensor)
+    like = _some_tensor(module)
     if layer.groups is not None:
         module.groups = layer.groups  # type: ignore[assignment]
     if layer.adds_bias:
@@ -115,6 +122,10 @@ def _adapt(module: nn.Module, layer: LayerPlan) -> None:
     if layer.select is not None:
         module.register_buffer(SELECT, torch.tensor(layer.select, device=like.device), persistent=False)
         module.register_forward_pre_hook(SelectInput(layer.dim), prepend=True)
+    _expand(module, layer, like)
+
+
+def _expand(module: nn.Module, layer: LayerPlan, like: Tensor) -> None:
     if layer.expand is not None:
         module.register_buffer(EXPAND, torch.tensor(layer.expand, device=like.device), persistent=False)
         module.register_buffer(FILL, like.new_zeros(layer.width))

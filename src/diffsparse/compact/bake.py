@@ -1,35 +1,45 @@
 """Gates evaluated once and for all: sparse layers become the ordinary layers that compute the same."""
 
 import copy
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
-from diffsparse.gates import named_gates
-from diffsparse.nn import SparseBatchNorm, SparseBatchNorm1d, SparseBatchNorm3d
+from diffsparse.nn import SparseBatchNorm, SparseBatchNorm1d, SparseBatchNorm2d, SparseBatchNorm3d, SparseSum
+from diffsparse.nn.weighted_sum import WeightedSum
 
-_ORDINARY = {SparseBatchNorm1d: nn.BatchNorm1d, SparseBatchNorm3d: nn.BatchNorm3d}
+_ORDINARY: dict[type[SparseBatchNorm], Any] = {
+    SparseBatchNorm1d: nn.BatchNorm1d,
+    SparseBatchNorm2d: nn.BatchNorm2d,
+    SparseBatchNorm3d: nn.BatchNorm3d,
+    SparseBatchNorm: nn.SyncBatchNorm,
+}
 
 
 def bake(model: nn.Module) -> nn.Module:
-    """A copy of `model` in which every sparse batch norm is an ordinary one."""
+    """A copy of `model` in which sparse batch norms and sums are ordinary ones."""
     baked = copy.deepcopy(model)
-    ordinary = {m: _ordinary(m) for m in baked.modules() if isinstance(m, SparseBatchNorm)}
+    ordinary: dict[nn.Module, nn.Module] = {}
+    for module in baked.modules():
+        if isinstance(module, SparseBatchNorm):
+            ordinary[module] = _ordinary(module)
+        elif isinstance(module, SparseSum):
+            ordinary[module] = WeightedSum(module.components, module.gate()).train(module.training)
     for module in list(baked.modules()):
         for key, child in module._modules.items():
             if child in ordinary:
                 module._modules[key] = ordinary[child]
-    return ordinary.get(baked, baked)  # type: ignore[call-overload,no-any-return]
+    return ordinary.get(baked, baked)
 
 
 @torch.no_grad()
 def _ordinary(sparse: SparseBatchNorm) -> nn.Module:
-    kind = _ORDINARY.get(type(sparse), nn.BatchNorm2d)
-    if type(sparse) is SparseBatchNorm:
-        kind = nn.SyncBatchNorm
+    kind = _ORDINARY[type(sparse)]
     scale, shift = sparse.scale_and_shift()
     like = sparse.bias if sparse.bias is not None else sparse.running_mean if sparse.running_mean is not None else scale
-    norm = kind(sparse.num_features, sparse.eps, sparse.momentum, True, sparse.track_running_stats)
+    norm: _BatchNorm = kind(sparse.num_features, sparse.eps, sparse.momentum, True, sparse.track_running_stats)
     norm = norm.to(device=like.device, dtype=like.dtype)
     norm.weight.copy_(scale)
     norm.weight.requires_grad_(sparse.gate.alpha.requires_grad)
@@ -44,8 +54,3 @@ def _ordinary(sparse: SparseBatchNorm) -> nn.Module:
         statistic: Tensor | None = getattr(sparse, key)
         setattr(norm, key, None if statistic is None else statistic.clone())
     return norm.train(sparse.training)
-
-
-def has_gates(model: nn.Module) -> bool:
-    """Whether anything in `model` is a gate."""
-    return any(True for _ in named_gates(model))

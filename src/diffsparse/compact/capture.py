@@ -70,12 +70,12 @@ class _Recorder(TorchFunctionMode):
         self._values: dict[int, Value] = {}
         self._alive: list[Tensor] = []
         for name, tensor in self.graph.tensors.items():
-            self.value(tensor, Value(tuple(tensor.shape), parameter=name, known=True))
+            self.value(tensor, Value(tuple(tensor.shape), parameter=name, known=True, number=_number(tensor, True)))
 
     def value(self, tensor: Tensor, new: Value | None = None) -> Value:
-        """The value of `tensor`; a tensor never seen before came from outside torch and counts as known."""
+        """The value of `tensor`; of a tensor never seen before nothing is known."""
         if new is not None or id(tensor) not in self._values:
-            self._values[id(tensor)] = new or Value(tuple(tensor.shape), known=True)
+            self._values[id(tensor)] = new or Value(tuple(tensor.shape), touched=True)
             self._alive.append(tensor)
         return self._values[id(tensor)]
 
@@ -92,6 +92,8 @@ class _Recorder(TorchFunctionMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
+        if func is Tensor.__iter__:
+            return iter(self.__torch_function__(torch.unbind, types, args, kwargs))
         given = list(tensors_in((args, kwargs)))
         inputs = [self.value(tensor) for tensor in given]
         described = self._replace(args), self._replace(kwargs)
@@ -104,7 +106,8 @@ class _Recorder(TorchFunctionMode):
         if not made and op not in _READERS:
             return result
         touched = any(value.touched for value in inputs)
-        outputs = [Value(tuple(t.shape), known=all(v.known for v in inputs), touched=touched) for t in made]
+        known = all(v.known for v in inputs) and op not in _RANDOM
+        outputs = [Value(tuple(t.shape), known=known, touched=touched, number=_number(t, known)) for t in made]
         node = Node(op, *described, inputs, outputs, result, self.stack[-1] if self.stack else None, in_place=in_place)
         if args and isinstance(args[0], Tensor) and not in_place:
             node.redo = lambda first: func(first, *args[1:], **kwargs)
@@ -135,6 +138,16 @@ class _Recorder(TorchFunctionMode):
 
 # Calls that hand data to Python, where it may decide anything.
 _READERS = {"item", "tolist", "bool", "float", "int", "numpy", "index", "complex"}
+
+
+# Calls whose result is another one each time.
+_RANDOM = {"rand", "randn", "randint", "randperm", "rand_like", "randn_like", "bernoulli", "multinomial", "normal"}
+
+
+def _number(tensor: Tensor, known: bool) -> float | None:
+    if not known or tensor.numel() != 1 or not tensor.is_floating_point():
+        return None
+    return float(tensor.detach())
 
 
 def _named_tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:

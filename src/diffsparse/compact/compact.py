@@ -1,92 +1,156 @@
 """`compact`: from a gated model to a smaller one that computes the same."""
 
 import copy
+import warnings
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, TypeVar, cast
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 
-from diffsparse.compact.adaptors import FILL, Constant, ConstantMap
 from diffsparse.compact.analyse import Analysis
 from diffsparse.compact.apply import apply_plan
 from diffsparse.compact.bake import bake
 from diffsparse.compact.capture import capture
-from diffsparse.compact.plan import Plan
-from diffsparse.compact.planner import Numbers, make_plan
+from diffsparse.compact.graph import Graph
+from diffsparse.compact.numbers import write_numbers
+from diffsparse.compact.plan import Kept, Plan
+from diffsparse.compact.planner import make_plan
 from diffsparse.compact.verify import default_tolerance, largest_difference
-from diffsparse.errors import SparsityError
+from diffsparse.errors import SparsityError, SparsityWarning
+from diffsparse.measure import Measurement, measure
+from diffsparse.measure.example import Example
+
+Model = TypeVar("Model", bound=nn.Module)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Compacted:
-    """A compact model and how it came about."""
+class Compacted(Generic[Model]):
+    """A compact model and how it came about; prints as the plan and the costs."""
 
-    model: nn.Module
+    model: Model
     """The user's own module tree with smaller layers and no gates."""
     plan: Plan
     """What was done to each layer."""
+    before: Measurement
+    """Cost of the model as it was, without latency."""
+    after: Measurement
+    """Cost of the compact model, without latency."""
     max_difference: float
     """Largest difference from the original seen, relative to the largest output."""
 
+    @property
+    def kept(self) -> tuple[Kept, ...]:
+        """What stayed at full width, and why."""
+        return self.plan.kept
+
+    def __str__(self) -> str:
+        costs = "\n".join(
+            f"{name:<10} {now:>15,} of {was:>15,} ({now / was if was else 1:.1%})"
+            for name, was, now in (
+                ("MACs", self.before.macs, self.after.macs),
+                ("parameters", self.before.params, self.after.params),
+                ("bytes", self.before.bytes, self.after.bytes),
+            )
+        )
+        return f"{self.plan}\n{costs}\nlargest relative difference {self.max_difference:.2g}"
+
 
 # How far the code between layers is trusted to work at other widths: first fully, at last not at all.
-_ATTEMPTS = ({"narrow": True, "trusting": True}, {"narrow": True, "trusting": False}, {"narrow": False, "trusting": False})
+_ATTEMPTS = (
+    {"narrow": True, "trusting": True},
+    {"narrow": True, "trusting": False},
+    {"narrow": False, "trusting": False},
+)
 
 
 def compact(
-    model: nn.Module,
+    model: Model,
     example_inputs: Any,
     *,
     tolerance: float | None = None,
     round_to: int = 1,
     strict: bool = False,
-) -> Compacted:
-    """Remove every channel that cannot matter; the returned model computes the same for every input."""
-    args, kwargs = split_example(example_inputs)
-    baked = bake(model)
-    training = {name: module.training for name, module in baked.named_modules()}
-    baked.eval()
-    graph, _ = capture(baked, args, kwargs)
+    fold: bool = False,
+) -> Compacted[Model]:
+    """Remove every channel that cannot matter; the returned model computes the same for every input.
+
+    The model runs once on the example, in eval mode, while every operation is recorded. Channels that are zero, or one
+    constant, are followed forward; channels that nobody reads are followed backward; what is left decides the width
+    of every layer. Constants fold into biases, dead residual blocks leave the tree, and a layer whose whole output has
+    become constant leaves that constant. What an unknown operator touches is kept as wide as it was and listed in
+    `kept`.
+
+    Args:
+        model: a gated model, or any model whose scales or weights contain zeros. It is left as it is.
+        example_inputs: a tensor, a tuple of positional arguments or a dictionary of keyword arguments.
+        tolerance: largest relative difference to accept; by default what rounding does in the model's dtype.
+        round_to: keep a few dead channels so that widths are multiples of this, where layers are that wide.
+        strict: raise instead of keeping a layer that no rule describes.
+        fold: fold batch norms into the layers in front of them; the model is then for inference.
+
+    Raises:
+        SparsityError: the model does not run on the example, or no plan leaves its outputs within the tolerance.
+
+    Example:
+        >>> import torch, diffsparse as ds
+        >>> model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 4, 3))
+        >>> _ = model[1].weight.data[:6].zero_()
+        >>> small = ds.compact(model, torch.randn(1, 3, 8, 8))
+        >>> print(small.plan)
+        0  in 3 -> 3, out 8 -> 2
+        1  out 8 -> 2
+        3  in 8 -> 2, out 4 -> 4
+    """
+    if round_to < 1:
+        raise SparsityError(f"round_to must be at least 1, got {round_to}")
+    example = Example.of(example_inputs)
+    baked = bake(model).eval()
+    example.run(baked)
+    graph, _ = capture(baked, example.args, example.kwargs)
     limit = default_tolerance(baked) if tolerance is None else tolerance
+    small, plan, difference = _first_that_fits(baked, graph, example, limit, round_to, strict, fold)
+    _warn_if_dead(model, graph)
+    before, after = (measure(each, _inputs(example), latency=False) for each in (baked, small))
+    _restore_training(model, small)
+    return Compacted(model=cast(Model, small), plan=plan, before=before, after=after, max_difference=difference)
+
+
+def _first_that_fits(
+    baked: nn.Module, graph: Graph, example: Example, limit: float, round_to: int, strict: bool, fold: bool
+) -> tuple[nn.Module, Plan, float]:
     problem: Exception | None = None
     for attempt in _ATTEMPTS:
-        plan, numbers = make_plan(Analysis(graph, round_to=round_to, **attempt))
+        plan, numbers = make_plan(Analysis(graph, round_to=round_to, **attempt), fold)
         if strict and plan.kept:
-            raise SparsityError(f"kept at full width, which strict=True forbids:\n{plan}")
+            raise SparsityError(f"strict=True, but some layers cannot be made narrower:\n{plan}")
         small = apply_plan(copy.deepcopy(baked), plan)
         write_numbers(small, numbers)
         try:
-            worst = largest_difference(baked, small, args, kwargs)
+            difference = largest_difference(baked, small, example.args, example.kwargs)
         except (RuntimeError, ValueError, TypeError, IndexError, AssertionError) as error:
             problem = error
             continue
-        if worst <= limit:
-            for name, module in small.named_modules():
-                module.training = training.get(name, model.training)
-            return Compacted(model=small, plan=plan, max_difference=worst)
-        problem = SparsityError(f"outputs differ by {worst:.3g} relative, more than the tolerance of {limit:g}")
-    raise SparsityError(f"{type(model).__name__} could not be compacted without changing it: {problem}") from problem
+        if difference <= limit:
+            return small, plan, difference
+        problem = SparsityError(f"outputs differ by {difference:.3g} relative, more than the tolerance of {limit:g}")
+    raise SparsityError(f"{type(baked).__name__} could not be compacted without changing it: {problem}") from problem
 
 
-def split_example(example: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Positional and keyword arguments of an example: a tensor, a tuple of arguments or a dictionary of them."""
-    if isinstance(example, dict):
-        return (), example
-    return (tuple(example) if isinstance(example, tuple | list) else (example,)), {}
+def _inputs(example: Example) -> Any:
+    """The example in a form that `measure` takes; both kinds of arguments at once do not occur."""
+    return example.kwargs if example.kwargs else example.args
 
 
-@torch.no_grad()
-def write_numbers(model: nn.Module, numbers: Numbers) -> None:
-    """Write folded biases, fills and constants into a model that a plan was applied to."""
-    modules = dict(model.named_modules())
-    for name, extra in numbers.bias.items():
-        bias = modules[name].bias
-        assert isinstance(bias, Tensor)
-        bias.copy_(bias.double() + extra.to(bias.device))
-    for name, fill in numbers.fill.items():
-        modules[name].get_buffer(FILL).copy_(fill)
-    for name, constant in numbers.constant.items():
-        stand_in = modules[name]
-        assert isinstance(stand_in, Constant | ConstantMap)
-        (stand_in.map if isinstance(stand_in, ConstantMap) else stand_in.numbers).copy_(constant)
+def _warn_if_dead(model: nn.Module, graph: Graph) -> None:
+    if graph.results and all(value.known or (value.axis is not None and value.fixed.all()) for value in graph.results):
+        warnings.warn(
+            f"the output of {type(model).__name__} no longer depends on its input: every path through it is dead",
+            SparsityWarning,
+            stacklevel=3,
+        )
+
+
+def _restore_training(model: nn.Module, small: nn.Module) -> None:
+    flags = {name: module.training for name, module in model.named_modules()}
+    for name, module in small.named_modules():
+        module.training = flags.get(name, model.training)

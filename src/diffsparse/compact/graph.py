@@ -23,6 +23,8 @@ class Value:
     """Whether the whole tensor is the same for every input."""
     touched: bool = False
     """Whether the recorded run computed it from the model's input."""
+    number: float | None = None
+    """What it holds, if it is a single number that is the same for every input."""
     axis: int | None = None
     """The dimension whose entries are channels; None where no rule tracks them."""
     fixed: Mask = field(default_factory=lambda: np.zeros(0, bool))

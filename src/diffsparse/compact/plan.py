@@ -26,7 +26,7 @@ class LayerPlan:
     """What happens to one module."""
 
     what: str
-    """`sliced`, `constant`, `map` or `removed`."""
+    """`sliced`, `constant`, `map`, `folded` (into the layer in front) or `removed`."""
     inputs: tuple[int, int] | None = None
     """Input channels before and after."""
     outputs: tuple[int, int] | None = None

@@ -1,33 +1,23 @@
 """From an analysis to a plan, and the numbers that go with it."""
 
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from diffsparse.compact.analyse import Analysis
+from diffsparse.compact.fold import fold_batch_norms
 from diffsparse.compact.graph import Graph, Mask, Node
+from diffsparse.compact.numbers import Numbers
 from diffsparse.compact.plan import Kept, LayerPlan, Plan, TensorSlice
 from diffsparse.compact.rules.layers import Layer, fold_into_bias
 from diffsparse.compact.rules.pointwise import Pointwise
+from diffsparse.nn.weighted_sum import WeightedSum
 
 
-@dataclass
-class Numbers:
-    """Tensors that the plan leaves room for."""
-
-    bias: dict[str, Tensor] = field(default_factory=dict)
-    """What to add to the bias of a layer."""
-    fill: dict[str, Tensor] = field(default_factory=dict)
-    """What an expand puts between the outputs of a layer."""
-    constant: dict[str, Tensor] = field(default_factory=dict)
-    """What stands for a layer."""
-
-
-def make_plan(analysis: Analysis) -> tuple[Plan, Numbers]:
-    """The plan of an analysis."""
+def make_plan(analysis: Analysis, fold: bool = False) -> tuple[Plan, Numbers]:
+    """The plan of an analysis, with batch norms folded into the layers in front of them if `fold`."""
     tensors: dict[str, TensorSlice] = {}
     layers: dict[str, LayerPlan] = {name: LayerPlan(what="removed") for name in analysis.removed}
     numbers = Numbers()
@@ -54,7 +44,36 @@ def make_plan(analysis: Analysis) -> tuple[Plan, Numbers]:
             for name, dims in node.rule.slices(node).items():
                 if not all(mask.all() for mask in dims.values()):
                     tensors[name] = TensorSlice(dims={dim: _indices(mask) for dim, mask in dims.items()})
-    return Plan(tensors=tensors, layers=layers, kept=_kept(analysis)), numbers
+    for name, module in analysis.modules.items():
+        if isinstance(module, WeightedSum):
+            _drop_components(name, module, tensors, layers)
+    layers = {name: layer for name, layer in layers.items() if not _inside_removed(name, layers)}
+    tensors = {name: kept for name, kept in tensors.items() if not _inside_removed(name, layers)}
+    numbers.forget_all_but({name for name, layer in layers.items() if layer.what != "removed"})
+    plan = Plan(tensors=tensors, layers=layers, kept=_kept(analysis))
+    if fold:
+        plan, numbers.affine = fold_batch_norms(analysis, plan)
+    return plan, numbers
+
+
+def _drop_components(
+    name: str, total: WeightedSum, tensors: dict[str, TensorSlice], layers: dict[str, LayerPlan]
+) -> None:
+    alive = [i for i, weight in enumerate(total.weights.tolist()) if weight != 0] or [0]
+    if len(alive) == len(total.components):
+        return
+    prefix = f"{name}." if name else ""
+    tensors[f"{prefix}weights"] = TensorSlice(dims={0: alive})
+    for i, key in enumerate(total.components._modules):
+        if i not in alive:
+            layers[f"{prefix}components.{key}"] = LayerPlan(what="removed")
+
+
+def _inside_removed(name: str, layers: dict[str, LayerPlan]) -> bool:
+    """Whether `name` lies in a module that leaves the tree."""
+    parts = name.split(".")
+    around = (".".join(parts[:depth]) for depth in range(1, len(parts)))
+    return any(outer in layers and layers[outer].what in {"removed", "map", "constant"} for outer in around)
 
 
 def _pair(mask: Mask) -> tuple[int, int]:
@@ -168,7 +187,7 @@ def _kept(analysis: Analysis) -> tuple[Kept, ...]:
     for node in analysis.nodes:
         reason = node.rule.refusal(node)
         pins = any(v.axis is not None or v.labels is not None for v in node.inputs)
-        owns = any(v.parameter is not None for v in node.inputs)
+        owns = any(v.parameter is not None for v in node.inputs) and any(v.touched for v in node.inputs)
         if reason and (pins or owns):
             name = node.call.name if node.call is not None else ""
             found.setdefault((name, reason), Kept(layer=name, reason=reason))

@@ -143,7 +143,7 @@ class Matrix(Rule):
         if layer.groups > 1:
             layer.rows, layer.columns = all_channels(out.channels), all_channels(len(layer.columns))
             return pin([source, out])
-        changed = layer.agree()
+        changed: bool = layer.agree()
         layer.rows = out.keep
         layer.columns = source.keep if source.axis is not None else all_channels(layer.pairs.shape[1])
         return changed

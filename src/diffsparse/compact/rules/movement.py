@@ -106,7 +106,7 @@ class PixelShuffle(Rule):
     def couple(self, node: Node) -> bool:
         source, out, block = node.inputs[0], node.output, self._block(node)
         changed = widen(source, np.repeat(out.keep, block))
-        return widen(out, source.keep.reshape(-1, block).any(1)) or changed
+        return widen(out, np.asarray(source.keep.reshape(-1, block).any(1))) or changed
 
     def refusal(self, node: Node) -> str:
         return ""
@@ -117,11 +117,41 @@ def names_sizes(node: Node) -> bool:
     given: list[Any] = [*node.args[1:], *node.kwargs.values()]
     return node.op in {"view", "reshape", "unflatten", "expand"} and bool(given)
 
+
 OPERATORS: dict[str, Rule] = {
     **dict.fromkeys(
-        "view reshape flatten unflatten ravel squeeze unsqueeze permute transpose swapaxes swapdims movedim moveaxis "
-        "mT.__get__ t chunk split tensor_split unbind narrow select getitem index_select flip roll expand "
-        "pixel_unshuffle channel_shuffle native_channel_shuffle repeat_interleave".split(),
+        [
+            "view",
+            "reshape",
+            "flatten",
+            "unflatten",
+            "ravel",
+            "squeeze",
+            "unsqueeze",
+            "permute",
+            "transpose",
+            "swapaxes",
+            "swapdims",
+            "movedim",
+            "moveaxis",
+            "mT.__get__",
+            "t",
+            "chunk",
+            "split",
+            "tensor_split",
+            "unbind",
+            "narrow",
+            "select",
+            "getitem",
+            "index_select",
+            "flip",
+            "roll",
+            "expand",
+            "pixel_unshuffle",
+            "channel_shuffle",
+            "native_channel_shuffle",
+            "repeat_interleave",
+        ],
         Movement(),
     ),
     "pixel_shuffle": PixelShuffle(),

@@ -69,12 +69,13 @@ class Pointwise(Rule):
         if value.axis is not None:
             return value.fixed, value.zero
         nothing = np.zeros(count, bool)
+        if value.number is not None:
+            return ~nothing, np.full(count, value.number == 0)
         if value.parameter is None:
             return nothing, nothing
         tensor = graph.tensors[value.parameter]
         if operand.dim is None:
-            constant = np.full(count, tensor.numel() == 1)
-            return constant, constant & (tensor.numel() == 1 and tensor.item() == 0)
+            return nothing, nothing
         constant, numbers = numbers_along(tensor, operand.dim)
         return constant, constant & (numbers == 0)
 
@@ -130,11 +131,64 @@ IDENTITY = Identity()
 
 OPERATORS: dict[str, Rule] = {
     **dict.fromkeys(
-        "relu relu6 elu selu celu gelu silu mish hardswish hardsigmoid hardtanh leaky_relu softplus softsign tanh "
-        "sigmoid logsigmoid tanhshrink hardshrink softshrink threshold exp log abs neg sqrt square rsqrt reciprocal pow "
-        "rpow clamp clip clamp_min clamp_max erf sin cos add sub rsub mul div rdiv rtruediv maximum minimum float double "
-        "half bfloat16 to type".split(),
+        [
+            "relu",
+            "relu6",
+            "elu",
+            "selu",
+            "celu",
+            "gelu",
+            "silu",
+            "mish",
+            "hardswish",
+            "hardsigmoid",
+            "hardtanh",
+            "leaky_relu",
+            "softplus",
+            "softsign",
+            "tanh",
+            "sigmoid",
+            "logsigmoid",
+            "tanhshrink",
+            "hardshrink",
+            "softshrink",
+            "threshold",
+            "exp",
+            "log",
+            "abs",
+            "neg",
+            "sqrt",
+            "square",
+            "rsqrt",
+            "reciprocal",
+            "pow",
+            "rpow",
+            "clamp",
+            "clip",
+            "clamp_min",
+            "clamp_max",
+            "erf",
+            "sin",
+            "cos",
+            "add",
+            "sub",
+            "rsub",
+            "mul",
+            "div",
+            "rdiv",
+            "rtruediv",
+            "maximum",
+            "minimum",
+            "float",
+            "double",
+            "half",
+            "bfloat16",
+            "to",
+            "type",
+        ],
         POINTWISE,
     ),
-    **dict.fromkeys("dropout dropout1d dropout2d dropout3d alpha_dropout contiguous clone detach".split(), IDENTITY),
+    **dict.fromkeys(
+        ["dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "contiguous", "clone", "detach"], IDENTITY
+    ),
 }

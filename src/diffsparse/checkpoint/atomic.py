@@ -1,0 +1,65 @@
+"""Files that are either the old one or the new one, never half of it."""
+
+import contextlib
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+from diffsparse.checkpoint.errors import CheckpointError
+
+
+@contextmanager
+def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
+    """A new file in the same folder that takes the place of `path` when the block ends without an error.
+
+    Its bytes are on the disk before it gets its name, so that a crash leaves the old file or the new one. After an
+    error the old file is as it was and the new one is gone. A symbolic link is followed, not replaced.
+
+    Example:
+        >>> import tempfile
+        >>> path = Path(tempfile.mkdtemp(), "numbers")
+        >>> with replacing(path) as file:
+        ...     _ = file.write(b"123")
+        >>> path.read_bytes()
+        b'123'
+    """
+    target = Path(os.path.realpath(path))
+    _check_target(path, target)
+    draft = target.with_name(f".diffsparse-{secrets.token_hex(8)}.tmp")
+    try:
+        with open(draft, "xb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(draft, target)
+    except OSError as error:
+        raise CheckpointError(f"cannot write '{os.fspath(path)}': {error.strerror or error}") from error
+    finally:
+        with contextlib.suppress(OSError):
+            draft.unlink(missing_ok=True)
+    _sync_folder(target.parent)
+
+
+def _check_target(path: str | os.PathLike[str], target: Path) -> None:
+    problem = ""
+    if target.is_dir():
+        problem = "it is a folder"
+    elif target.exists() and not target.is_file():
+        problem = "it is not an ordinary file"
+    elif not target.parent.is_dir():
+        problem = f"there is no folder '{target.parent}'"
+    if problem:
+        raise CheckpointError(f"cannot write '{os.fspath(path)}': {problem}")
+
+
+def _sync_folder(folder: Path) -> None:
+    # the file is complete and in its place by now; some systems cannot sync a folder
+    with contextlib.suppress(OSError):
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)

@@ -1,0 +1,68 @@
+"""Batch norms folded into the convolution or linear layer in front of them."""
+
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from diffsparse.compact.analyse import Analysis
+from diffsparse.compact.graph import Node, Value
+from diffsparse.compact.plan import LayerPlan, Plan
+from diffsparse.compact.rules.layers import Layer
+
+
+def fold_batch_norms(analysis: Analysis, plan: Plan) -> tuple[Plan, dict[str, tuple[Tensor, Tensor]]]:
+    """A plan in which batch norms that can be folded are; and the scale and shift each layer takes over."""
+    layers = dict(plan.layers)
+    affine: dict[str, tuple[Tensor, Tensor]] = {}
+    for front, norm in _pairs(analysis):
+        assert front.call is not None
+        assert norm.call is not None
+        before, after = front.call.name, norm.call.name
+        bare = LayerPlan(what="sliced", outputs=(len(front.rows), int(front.rows.sum())))
+        layers[before] = replace(layers.get(before, bare), adds_bias="bias" not in front.tensors)
+        layers[after] = replace(layers.get(after, LayerPlan(what="folded")), what="folded")
+        affine[before] = _affine(analysis, norm)
+    return replace(plan, layers=layers), affine
+
+
+def _pairs(analysis: Analysis) -> list[tuple[Layer, Layer]]:
+    made_by: dict[int, Node] = {id(v): node for node in analysis.nodes for v in node.outputs}
+    readers: dict[int, int] = {}
+    for value in [*(v for node in analysis.nodes for v in node.inputs), *analysis.graph.results]:
+        readers[id(value)] = readers.get(id(value), 0) + 1
+    found = []
+    for _, norm in analysis.layers:
+        node = made_by.get(id(norm.input))
+        if norm.pairs.size == 0 and norm.free and node is not None and node.layer is not None:
+            front = node.layer
+            if _fits(front, norm) and readers[id(norm.input)] == 1:
+                found.append((front, norm))
+    return found
+
+
+def _fits(front: Layer, norm: Layer) -> bool:
+    """Whether all that the layer computes goes into the batch norm, channel by channel."""
+    between: Value = norm.input
+    return (
+        front.free
+        and not front.transposed
+        and front.pairs.size > 0
+        and bool(front.rows.any())
+        and "running_mean" in norm.tensors
+        and np.array_equal(front.rows, between.keep)
+        and np.array_equal(norm.columns, between.keep)
+    )
+
+
+def _affine(analysis: Analysis, norm: Layer) -> tuple[Tensor, Tensor]:
+    tensors = {role: analysis.graph.tensors[name].detach().double().cpu() for role, name in norm.tensors.items()}
+    assert norm.call is not None
+    eps = float(norm.call.module.eps)  # type: ignore[arg-type]
+    scale = (tensors["running_var"] + eps).rsqrt()
+    scale = scale * tensors["weight"] if "weight" in tensors else scale
+    shift = -tensors["running_mean"] * scale
+    shift = shift + tensors["bias"] if "bias" in tensors else shift
+    rows = torch.from_numpy(norm.rows)
+    return scale[rows], shift[rows]

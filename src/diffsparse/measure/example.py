@@ -1,0 +1,86 @@
+"""The example a model is measured on: a tensor, a tuple of arguments or a dict of keyword arguments."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves, tree_map
+
+from diffsparse.errors import SparsityError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Example:
+    """Arguments for one call of a model.
+
+    Example:
+        >>> str(Example.of(torch.zeros(1, 3, 32, 32)))
+        'float32[1, 3, 32, 32]'
+        >>> str(Example.of({"x": torch.zeros(2), "deep": True}))
+        'x=float32[2], deep=True'
+    """
+
+    args: tuple[Any, ...]
+    """Positional arguments."""
+    kwargs: dict[str, Any]
+    """Keyword arguments."""
+
+    @classmethod
+    def of(cls, example_inputs: Any) -> "Example":
+        """Arguments from a tensor, a tuple or a mapping; tensors are copied, so a model may write to them."""
+        if isinstance(example_inputs, Tensor):
+            example_inputs = (example_inputs,)
+        if isinstance(example_inputs, Mapping):
+            args, kwargs = (), dict(example_inputs)
+        elif isinstance(example_inputs, tuple):
+            args, kwargs = example_inputs, {}
+        else:
+            raise SparsityError(
+                "example_inputs is a tensor, a tuple of positional arguments or a dict of keyword arguments; "
+                f"got {type(example_inputs).__name__}"
+            )
+        if not all(isinstance(key, str) for key in kwargs):
+            raise SparsityError(f"keyword arguments have strings for names; got {list(kwargs)}")
+        example = cls(args=tree_map(_copy, args), kwargs=tree_map(_copy, kwargs))
+        if not example.tensors:
+            raise SparsityError(f"example_inputs holds no tensor: ({example})")
+        if any(tensor.numel() == 0 for tensor in example.tensors):
+            raise SparsityError(f"example_inputs holds a tensor without elements: {example}")
+        return example
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        """Every tensor among the arguments, nested ones too."""
+        return [leaf for leaf in tree_leaves((self.args, self.kwargs)) if isinstance(leaf, Tensor)]
+
+    @property
+    def device(self) -> torch.device:
+        """Where the first tensor is."""
+        return self.tensors[0].device
+
+    def run(self, model: nn.Module) -> Any:
+        """Call `model`; what it raises is kept as the cause of an error that names the shapes."""
+        try:
+            return model(*self.args, **self.kwargs)
+        except Exception as error:
+            raise SparsityError(f"{type(model).__name__} does not run on the example ({self}): {error}") from error
+
+    def __str__(self) -> str:
+        positional = [_describe(value) for value in self.args]
+        return ", ".join(positional + [f"{key}={_describe(value)}" for key, value in self.kwargs.items()])
+
+
+def _copy(leaf: Any) -> Any:
+    return leaf.detach().clone() if isinstance(leaf, Tensor) else leaf
+
+
+def _describe(value: Any) -> str:
+    if isinstance(value, Tensor):
+        return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
+    if isinstance(value, tuple | list):
+        return f"({', '.join(map(_describe, value))})"
+    if isinstance(value, Mapping):
+        return f"{{{', '.join(f'{key}: {_describe(item)}' for key, item in value.items())}}}"
+    return repr(value) if isinstance(value, bool | int | float | str | None) else type(value).__name__
