@@ -1,4 +1,12 @@
-"""The errors and warnings that users of the package see."""
+"""The errors and warnings that users of the package see, and the checks of arguments that raise them."""
+
+import math
+import numbers
+from typing import TypeVar
+
+from torch import Tensor, nn
+
+Module = TypeVar("Module", bound=nn.Module)
 
 
 class SparsityError(ValueError):
@@ -7,3 +15,48 @@ class SparsityError(ValueError):
 
 class SparsityWarning(UserWarning):
     """Something was done that the caller may not have meant; the message names the layer."""
+
+
+def require_number(
+    name: str, value: object, *, low: float | None = None, above: float | None = None, high: float | None = None
+) -> float:
+    """`value` as a float; raises unless it is a finite real number, not a bool, within the bounds."""
+    real = isinstance(value, numbers.Real) and not isinstance(value, bool)
+    number = float(value) if real else math.nan  # type: ignore[arg-type]
+    if (
+        not math.isfinite(number)
+        or (low is not None and number < low)
+        or (above is not None and number <= above)
+        or (high is not None and number > high)
+    ):
+        raise SparsityError(f"{name} must be a finite number{_bounds(low, above, high)}, got {value!r}")
+    return number
+
+
+def require_whole(name: str, value: object, *, low: int | None = None, high: int | None = None) -> int:
+    """`value` as an int; raises unless it is a whole number, not a bool, within the bounds."""
+    whole = isinstance(value, numbers.Integral) and not isinstance(value, bool)
+    number = int(value) if whole else 0  # type: ignore[call-overload]
+    if not whole or (low is not None and number < low) or (high is not None and number > high):
+        raise SparsityError(f"{name} must be a whole number{_bounds(low, None, high)}, got {value!r}")
+    return number
+
+
+def require_floats(name: str, value: object) -> None:
+    """Raise unless `value` is a floating-point tensor; looks at its dtype only, never at its entries."""
+    if not isinstance(value, Tensor):
+        raise SparsityError(f"{name} must be a floating-point tensor, got {type(value).__name__}")
+    if not value.is_floating_point():
+        raise SparsityError(f"{name} must be a floating-point tensor, got {value.dtype}")
+
+
+def require_module(name: str, value: Module) -> Module:
+    """`value`; raises unless it is a module."""
+    if not isinstance(value, nn.Module):
+        raise SparsityError(f"{name} must be a torch.nn.Module, got {value!r}")
+    return value
+
+
+def _bounds(low: float | None, above: float | None, high: float | None) -> str:
+    limits = {"of at least": low, "above": above, "of at most": high}
+    return " and".join(f" {words} {limit:g}" for words, limit in limits.items() if limit is not None)

@@ -1,9 +1,8 @@
 """Lambda over the epochs."""
 
-import math
 from typing import Any
 
-from diffsparse.errors import SparsityError
+from diffsparse.errors import SparsityError, require_number
 
 
 class GradualStrength:
@@ -27,14 +26,13 @@ class GradualStrength:
     """
 
     def __init__(self, initial: float, final: float, start_epoch: float, epochs: float) -> None:
-        for name, value in {"initial": initial, "final": final, "start_epoch": start_epoch}.items():
-            if not 0 <= value < math.inf:
-                raise SparsityError(f"{name} must be a finite number of at least 0, got {value!r}")
-        if not 0 < epochs < math.inf:
-            raise SparsityError(f"epochs must be a positive number, got {epochs!r}")
-        self.initial, self.final = float(initial), float(final)
-        self.start_epoch, self.epochs = start_epoch, epochs
-        self.epoch = 0.0
+        self._set(initial, final, start_epoch, epochs, 0.0)
+
+    def _set(self, initial: float, final: float, start_epoch: float, epochs: float, epoch: float) -> None:
+        start = require_number("start_epoch", start_epoch, low=0)
+        length, now = require_number("epochs", epochs, above=0), require_number("epoch", epoch, low=0)
+        self.initial, self.final = require_number("initial", initial, low=0), require_number("final", final, low=0)
+        self.start_epoch, self.epochs, self.epoch = start, length, now
 
     def at(self, epoch: float) -> float:
         """Lambda at the given epoch."""
@@ -48,7 +46,7 @@ class GradualStrength:
 
     def step(self, epochs: float = 1.0) -> None:
         """Move on by `epochs`."""
-        self.epoch += epochs
+        self.epoch += require_number("the number of epochs to step", epochs, low=0)
 
     def state_dict(self) -> dict[str, Any]:
         """The whole ramp and where it is."""
@@ -56,9 +54,9 @@ class GradualStrength:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what `state_dict` gave."""
-        if set(state) != set(vars(self)):
-            raise SparsityError(f"a saved ramp holds {sorted(vars(self))}, got {sorted(state)}")
-        vars(self).update(state)
+        if not isinstance(state, dict) or set(state) != set(vars(self)):
+            raise SparsityError(f"a saved ramp is a dictionary of {sorted(vars(self))}, got {state!r}")
+        self._set(**state)
 
     def __repr__(self) -> str:
         return (

@@ -1,6 +1,6 @@
 """Choosing parts of a model by name pattern, type or predicate."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from fnmatch import fnmatchcase
 
 from torch import nn
@@ -11,29 +11,43 @@ Predicate = Callable[[str, nn.Module], bool]
 Selection = str | type[nn.Module] | Predicate | Sequence["str | type[nn.Module] | Predicate"]
 
 
-def _matches(chosen: object, name: str, module: nn.Module) -> bool:
-    if isinstance(chosen, str):
-        return fnmatchcase(name, chosen)
-    if isinstance(chosen, type):
-        return isinstance(module, chosen)
-    if callable(chosen) and not isinstance(chosen, nn.Module):
-        return bool(chosen(name, module))
-    raise SparsityError(
-        f"a selection is a name pattern, a module type or a function of name and module; got {chosen!r}"
-    )
+def select(
+    model: nn.Module, only: Selection | None, candidates: Collection[nn.Module], kind: str = "module"
+) -> set[nn.Module]:
+    """Those of the `candidates` in `model` that `only` chooses; all of them for None.
 
-
-def select(model: nn.Module, only: Selection | None) -> set[nn.Module]:
-    """The modules that `only` chooses, with everything inside them; all of the model for None.
-
-    A string is a glob on the qualified name (`layer1.*.bn?`), a type is an isinstance test, a function gets the
-    name and the module; a sequence chooses what any of its members chooses.
+    A string is a glob on the qualified name (`layer1.*.bn?`), a type is an isinstance test; both choose every
+    candidate inside the modules they match. A function gets name and module of each candidate and chooses just that.
+    A sequence chooses what any of its members chooses. A member that chooses nothing raises an error, which calls
+    the candidates `kind`.
     """
     if only is None:
-        return set(model.modules())
-    several: Sequence[object] = only if isinstance(only, Sequence) and not isinstance(only, str) else [only]
-    found: set[nn.Module] = set()
+        return set(candidates)
+    members: Sequence[object] = only if isinstance(only, Sequence) and not isinstance(only, str) else [only]
+    if not members:
+        raise SparsityError(f"the selection {only!r} is empty; leave it out to choose every {kind}")
+    chosen: set[nn.Module] = set()
+    for member in members:
+        found = set(_chosen(model, member, set(candidates)))
+        if not found:
+            raise SparsityError(f"the selection {member!r} chooses no {kind} of {type(model).__name__}")
+        chosen |= found
+    return chosen
+
+
+def _chosen(model: nn.Module, member: object, candidates: set[nn.Module]) -> Iterator[nn.Module]:
     for name, module in model.named_modules(remove_duplicate=False):
-        if any(_matches(chosen, name, module) for chosen in several):
-            found.update(module.modules())
-    return found
+        if isinstance(member, str) and member:
+            matched = fnmatchcase(name, member)
+        elif isinstance(member, type):
+            matched = isinstance(module, member)
+        elif callable(member) and not isinstance(member, nn.Module):
+            if module in candidates and member(name, module):
+                yield module
+            continue
+        else:
+            raise SparsityError(
+                f"a selection is a name pattern, a module type or a function of name and module; got {member!r}"
+            )
+        if matched:
+            yield from candidates.intersection(module.modules())

@@ -7,6 +7,7 @@ import os
 import sys
 import time
 import traceback
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from diffsparse import SparsityWarning
 from diffsparse.compact import Compacted, Plan, compact
 from diffsparse.compact.bake import bake
 from diffsparse.compact.capture import tensors_in
@@ -36,7 +38,7 @@ class Outcome:
     attempts: int = 0
     """How often `compact` had to try; the reasons of those before the last in `detail`."""
     skipped: bool = False
-    """Whether the network itself gives numbers that are not finite."""
+    """Whether the network itself does not run, or gives numbers that are not finite."""
     before: int = 0
     after: int = 0
     """Parameters."""
@@ -46,13 +48,13 @@ def check(spec: Spec) -> Outcome:
     """Build, compact and compare one network."""
     net = build(spec)
     tested = copy.deepcopy(net).eval()
-    expected = _run(tested, inputs(spec, net))
-    if not all(torch.isfinite(t).all() for t in tensors_in(expected)):
+    if not _runs(tested, inputs(spec, net)):
         return Outcome(skipped=True)
     state = _state(net)
-    with _attempts() as reasons:
+    with _attempts() as reasons, warnings.catch_warnings():
+        warnings.simplefilter("ignore", SparsityWarning)
         try:
-            small = compact(net, inputs(spec, net), round_to=spec.round_to)
+            small = compact(net, inputs(spec, net), round_to=spec.round_to, fold=spec.fold)
         except Exception as error:
             where = traceback.extract_tb(error.__traceback__)[-1]
             place = f"{os.path.basename(where.filename)}:{where.lineno}"
@@ -107,6 +109,14 @@ def _run(model: nn.Module, given: tuple[Tensor, ...]) -> Any:
     return model(*(x.clone() for x in given))
 
 
+def _runs(net: nn.Module, given: tuple[Tensor, ...]) -> bool:
+    """Whether the network takes these inputs and gives numbers: a block may refuse a view of what another gave."""
+    try:
+        return all(bool(torch.isfinite(t).all()) for t in tensors_in(_run(net, given)))
+    except RuntimeError:
+        return False
+
+
 def _state(net: nn.Module) -> dict[str, Any]:
     tensors = {name: tensor.clone() for name, tensor in net.state_dict().items()}
     flags = {name: module.training for name, module in net.named_modules()}
@@ -127,13 +137,15 @@ def _size(model: nn.Module) -> int:
 
 
 def _no_growth(ordinary: nn.Module, small: Compacted) -> None:
-    old, plan = dict(ordinary.named_parameters()), small.plan
+    old, plan = dict(ordinary.named_parameters(remove_duplicate=False)), small.plan
     for name, parameter in small.model.named_parameters():
         owner, _, key = name.rpartition(".")
         if name not in old and key == "bias" and plan.layers[owner].adds_bias:
             continue
         assert name in old, f"new parameter: {name}"
         assert parameter.numel() <= old[name].numel(), f"parameter grew: {name}"
+    added = sum(layer.outputs[1] for layer in plan.layers.values() if layer.adds_bias and layer.outputs)
+    assert _size(small.model) <= _size(ordinary) + added, "more parameters than before: shared ones came apart"
 
 
 @contextmanager

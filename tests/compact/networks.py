@@ -37,6 +37,7 @@ class Spec:
     training: bool = False
     """Whether the model is in training mode when it is compacted."""
     round_to: int = 1
+    fold: bool = False
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
@@ -428,7 +429,7 @@ def second(draw: Draw, shape: tuple[int, ...]) -> nn.Module:
         "raw": lambda m, x, y: torch.cat([m.norm(x), pool(y, tuple(x.shape[2:]))], 1),
     }
     made = Block(run[draw.pick("how", list(run))], conv=draw.conv(draw.given["channels"], c), norm=draw.norm(c))
-    made.two = True  # type: ignore[assignment]
+    made.takes_second = True  # type: ignore[assignment]
     return made
 
 
@@ -518,12 +519,12 @@ def pixels(draw: Draw, shape: tuple[int, ...]) -> nn.Module:
 def reshapes(draw: Draw, shape: tuple[int, ...]) -> nn.Module:
     _, c, *rest = shape
     run = {
-        "hard": lambda m, x: m.act(m.norm(x).view(-1, c, math.prod(rest))).view(-1, c, *rest),
+        "hard": lambda m, x: m.act(m.norm(x).view(x.shape[0], c, math.prod(rest))).view(x.shape[0], c, *rest),
         "half": lambda m, x: m.act(m.norm(x).reshape(x.shape[0], c, -1)).view(x.shape),
         "free": lambda m, x: m.act(m.norm(x).flatten(2)).view(x.shape[0], -1, *x.shape[2:]),
         "over sqrt": lambda m, x: m.act(m.norm(x)) / math.sqrt(m.norm(x).shape[1]),
         "over pixels": lambda m, x: m.act(m.norm(x)) / x.shape[2],
-        "over mean": lambda m, x: m.act(m.norm(x)) * float(x.mean()),
+        "over mean": lambda m, x: m.act(m.norm(x)) * float(x.detach().mean()),
         "if": lambda m, x: m.norm(x) if m.norm(x).shape[1] == c else m.act(x),
         "new": lambda m, x: torch.cat([m.norm(x), x.new_ones(x.shape[0], 1, *x.shape[2:])], 1),
         "ones": lambda m, x: m.act(m.norm(x) * x.new_ones(c, *[1] * len(rest))),
@@ -655,6 +656,44 @@ def barrier(draw: Draw, shape: tuple[int, ...]) -> nn.Module:
 
 
 @block(SPATIAL)
+def odd(draw: Draw, shape: tuple[int, ...]) -> nn.Module:
+    """Modules used in ways that a module tree does not show."""
+    c, call = shape[1], draw.call("conv")
+    one, two, tied = (draw.conv(c, c, kernel_size=1) for _ in range(3))
+    tied.weight = one.weight
+    layers = [one, draw.norm(c), draw.act(), two, draw.norm(c)]
+
+    def indexed(m: Any, x: Tensor) -> Tensor:
+        total = x
+        for index, layer in enumerate(m.layers):
+            x = layer(x)
+            total = total + x if index in (1, 4) else total
+        return total
+
+    def dead_ends(m: Any, x: Tensor) -> Tensor:
+        m.layers[3](x)
+        return m.layers[:2](x)
+
+    run = {
+        "index": indexed,
+        "dead ends": dead_ends,
+        "keywords": lambda m, x: m.norm(input=m.layers[0](input=x)),
+        "forward": lambda m, x: m.norm(m.layers[0].forward(m.layers[1].forward(x))),
+        "weights": lambda m, x: call(m.norm(x), m.layers[0].weight, m.layers[3].bias),
+        "weights and module": lambda m, x: call(m.norm(x), m.layers[0].weight) + m.layers[0](x),
+        "tied": lambda m, x: m.tied(m.norm(m.layers[0](x))),
+        "tied branches": lambda m, x: m.tied(m.norm(x)) + m.layers(x),
+        "wrapped": lambda m, x: m.layers(m.normed(m.norm(x))),
+    }
+    normed = nn.utils.parametrizations.weight_norm(draw.conv(c, c, kernel_size=1))
+    parts = {"layers": nn.Sequential(*layers), "norm": draw.norm(c), "tied": tied, "normed": normed}
+    if draw.pick("container", ["sequential", "list"]) == "list" and draw.pick("how", ["index"]) == "index":
+        parts["layers"] = nn.ModuleList(layers)
+        return Block(indexed, **parts)
+    return Block(run[draw.pick("use", list(run))], **parts)
+
+
+@block(SPATIAL)
 def alone(draw: Draw, shape: tuple[int, ...]) -> nn.Module:
     c = shape[1]
     run: dict[str, Callable[[], nn.Module]] = {
@@ -681,7 +720,7 @@ def flat(draw: Draw, shape: tuple[int, ...]) -> nn.Module:
         "flatten": lambda m, x: m.act(m.norm(x)).flatten(1),
         "view": lambda m, x: m.norm(x).view(x.shape[0], -1),
         "reshape": lambda m, x: m.act(m.norm(x)).reshape(len(x), -1),
-        "hard": lambda m, x: m.norm(x).view(-1, c * all_sizes),
+        "hard": lambda m, x: m.norm(x).view(x.shape[0], c * all_sizes),
         "sizes": lambda m, x: m.norm(x).reshape(x.size(0), x.size(1) * math.prod(x.shape[2:])),
         "global": lambda m, x: torch.flatten(adaptive(m.act(m.norm(x)), 1), 1),
         "mean": lambda m, x: m.act(m.norm(x)).mean(tuple(range(2, 2 + d))),
@@ -760,12 +799,12 @@ class Net(nn.Module):
 
     @property
     def takes_two(self) -> bool:
-        return any(getattr(one, "two", False) for one in self.blocks)
+        return any(getattr(one, "takes_second", False) for one in self.blocks)
 
     def forward(self, x: Tensor, y: Tensor | None = None) -> Any:
         seen = []
         for one, tapped in zip(self.blocks, self.taps, strict=True):
-            x = one(x, y) if getattr(one, "two", False) else one(x)
+            x = one(x, y) if getattr(one, "takes_second", False) else one(x)
             if tapped:
                 seen.append(x)
         if self.returns == "tuple":
@@ -800,6 +839,7 @@ def specification(seed: int) -> Spec:
         returns=rng.choice(["tensor", "tensor", "tuple", "dict", "dataclass"]),
         training=rng.random() < 0.3,
         round_to=rng.choice([1, 1, 1, 1, 1, 2, 4]),
+        fold=rng.random() < 0.15,
     )
 
 
@@ -850,7 +890,7 @@ def _fitting(entry: BlockSpec, spec: Spec, shape: tuple[int, ...]) -> tuple[nn.M
     try:
         made = kinds[entry["kind"]](draw, shape).double().eval()
         given = torch.randn(shape, generator=generator, dtype=torch.float64)
-        two = (torch.randn(_shape(spec), dtype=torch.float64),) if getattr(made, "two", False) else ()
+        two = (torch.randn(_shape(spec), dtype=torch.float64),) if getattr(made, "takes_second", False) else ()
         with torch.no_grad():
             after = tuple(made(given, *two).shape)
     except (Misfit, RuntimeError, ValueError):
@@ -912,7 +952,7 @@ def simpler(spec: Spec) -> Iterator[Spec]:
     fields = vars(full)
     for index in range(len(full.blocks)):
         yield Spec(**{**fields, "blocks": full.blocks[:index] + full.blocks[index + 1 :]})
-    for key, plain in {"returns": "tensor", "training": False, "round_to": 1}.items():
+    for key, plain in {"returns": "tensor", "training": False, "round_to": 1, "fold": False}.items():
         if fields[key] != plain:
             yield Spec(**{**fields, key: plain})
     for index, entry in enumerate(full.blocks):

@@ -27,9 +27,9 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
         b'123'
     """
     target = Path(os.path.realpath(path))
-    _check_target(path, target)
     draft = target.with_name(f".diffsparse-{secrets.token_hex(8)}.tmp")
     try:
+        _check_target(path, target)
         with open(draft, "xb") as file:
             yield file
             file.flush()

@@ -8,7 +8,6 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping
-from math import prod
 from typing import Any, BinaryIO
 
 import torch
@@ -37,6 +36,7 @@ HASH = "sha256"
 _NO_HASH = "0" * 64
 # what readers of the format accept
 _LARGEST_HEADER = 100_000_000
+_PICKLES = {bytes([0x80, protocol]) for protocol in range(2, 6)}
 _CHUNK = 1 << 20
 
 
@@ -66,50 +66,46 @@ def write_tensors(file: BinaryIO, tensors: Mapping[str, Tensor], metadata: Mappi
 def raw_bytes(tensor: Tensor) -> memoryview:
     """The bytes of `tensor` in row-major order, without a copy if it is contiguous and on the CPU."""
     plain = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
-    return memoryview(plain.reshape(-1).view(torch.uint8).numpy())
+    return plain.reshape(-1).view(torch.uint8).numpy().data
 
 
-def read_checked(file: BinaryIO, path: str | os.PathLike[str]) -> tuple[bytes, int]:
-    """The header's bytes and the number of bytes that should follow it, for a file that can be one of this format."""
+def read_json(file: BinaryIO, path: str) -> bytes:
+    """The header of `file` as it stands there, if there can be one."""
     size = os.fstat(file.fileno()).st_size
-    start = file.read(8)
-    if start[:4] == b"PK\x03\x04" or (start[:1] == b"\x80" and start[1:2] in b"\x02\x03\x04\x05" and len(start) > 1):
+    start = file.read(9)
+    length = int.from_bytes(start[:8], "little")
+    if start[8:] != b"{" and (start[:4] == b"PK\x03\x04" or start[:2] in _PICKLES):
         raise CheckpointError(
-            f"'{os.fspath(path)}' is a pickle, as torch.save writes it, and pickles can run code: it was not opened. "
+            f"'{path}' is a pickle, as torch.save writes it, and was not opened because pickles can run code. "
             "Load it into a model with torch.load(..., weights_only=True) and save that with diffsparse"
         )
-    length = int.from_bytes(start, "little")
-    if len(start) < 8 or length > min(size - 8, _LARGEST_HEADER):
-        raise CheckpointError(f"'{os.fspath(path)}' is truncated, damaged or no safetensors file ({size} bytes)")
-    return file.read(length), size - 8 - length
+    if start[8:] != b"{" or length > min(size - 8, _LARGEST_HEADER):
+        raise CheckpointError(f"'{path}' ({size} bytes) is truncated, damaged or no safetensors file")
+    return start[8:] + file.read(length - 1)
 
 
-def parse_header(text: bytes, left: int, path: str | os.PathLike[str]) -> tuple[dict[str, str], dict[str, Any]]:
-    """Metadata and tensor entries of a header that `left` bytes follow."""
+def parse_json(text: bytes, path: str) -> tuple[dict[str, str], dict[str, Any], int]:
+    """Metadata, tensor entries and the number of bytes that the tensors take, from a header."""
     try:
         entries: dict[str, Any] = json.loads(text)
-        metadata = dict(entries.pop("__metadata__", {}))
-        needed = max((int(entry["data_offsets"][1]) for entry in entries.values()), default=0)
-        known = all(entry["dtype"] in DTYPES and prod(entry["shape"]) >= 0 for entry in entries.values())
-    except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError) as error:
-        raise CheckpointError(f"the header of '{os.fspath(path)}' is damaged, or it is no safetensors file") from error
-    if needed > left:
-        raise CheckpointError(f"'{os.fspath(path)}' is truncated: {left} bytes of tensors instead of {needed}")
-    return metadata, entries if known else {}
+        metadata = {str(key): str(value) for key, value in dict(entries.pop("__metadata__", {})).items()}
+        return metadata, entries, max((int(entry["data_offsets"][1]) for entry in entries.values()), default=0)
+    except (ValueError, TypeError, LookupError, AttributeError, OverflowError, RecursionError) as error:
+        raise CheckpointError(f"the header of '{path}' is damaged, or it is no safetensors file") from error
 
 
-def check_hash(file: BinaryIO, text: bytes, claimed: str, path: str | os.PathLike[str]) -> None:
-    """Raise unless `text`, its length before it and the rest of `file` after it have the claimed hash."""
+def check_hash(file: BinaryIO, text: bytes, claimed: str, path: str) -> None:
+    """Raise unless the header `text` and the rest of `file` after it have the claimed hash."""
     digest = hashlib.sha256(len(text).to_bytes(8, "little"))
     digest.update(text.replace(_hash_field(claimed), _hash_field(_NO_HASH)))
     while chunk := file.read(_CHUNK):
         digest.update(chunk)
     if digest.hexdigest() != claimed or text.count(_hash_field(claimed)) != 1:
-        raise CheckpointError(f"'{os.fspath(path)}' is damaged: its content does not match the hash in its header")
+        raise CheckpointError(f"'{path}' is damaged: its content does not match the hash in its header")
 
 
 def _hash_field(digest: str) -> bytes:
-    return f'"{HASH}":"{digest}"'.encode()
+    return f'"{HASH}":"{digest}"'.encode(errors="replace")
 
 
 def _put(file: BinaryIO, digest: "hashlib._Hash", data: bytes | memoryview) -> None:

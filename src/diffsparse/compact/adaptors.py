@@ -93,8 +93,8 @@ class ConstantMap(nn.Module):
     def forward(self, input: Tensor) -> Tensor:
         if list(input.shape[2:]) != self.input_size:
             raise SparsityError(
-                f"this layer became a constant map when it was compacted, valid for input of spatial size "
-                f"{self.input_size}; got {list(input.shape[2:])}. Compact the gated model again with an example of this size"
+                "this layer became a constant map when it was compacted, valid for input of spatial size "
+                f"{self.input_size}; got {list(input.shape[2:])}. Compact again with an example of this size"
             )
         return self.map.to(input.dtype).expand(input.shape[0], *self.map.shape[1:])
 

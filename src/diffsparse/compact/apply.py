@@ -5,6 +5,7 @@ from torch import Tensor, nn
 
 from diffsparse.compact.adaptors import EXPAND, FILL, SELECT, Constant, ConstantMap, ExpandOutput, SelectInput
 from diffsparse.compact.plan import LayerPlan, Plan, TensorSlice
+from diffsparse.compact.ragged import RaggedConv
 from diffsparse.errors import SparsityError
 
 
@@ -15,11 +16,13 @@ def slice_tensor(tensor: Tensor, kept: TensorSlice) -> Tensor:
             tensor = tensor.index_select(dim, torch.tensor(indices, device=tensor.device))
     if kept.columns is None:
         return tensor
-    blocks = tensor.reshape(len(kept.columns), -1, *tensor.shape[1:])
-    picked = [
-        block.index_select(1, torch.tensor(columns, device=tensor.device))
-        for block, columns in zip(blocks, kept.columns, strict=True)
-    ]
+    heights = kept.heights or [len(tensor) // len(kept.columns)] * len(kept.columns)
+    widest = max(map(len, kept.columns))
+    picked = []
+    for block, columns in zip(torch.split_with_sizes(tensor, heights), kept.columns, strict=True):
+        taken = block.index_select(1, torch.tensor(columns, device=tensor.device))
+        missing = taken.new_zeros(len(taken), widest - len(columns), *taken.shape[2:])
+        picked.append(torch.cat([taken, missing], 1))
     return torch.cat(picked)
 
 
@@ -31,6 +34,8 @@ def apply_plan(model: nn.Module, plan: Plan) -> nn.Module:
             _remove(model, name)
         elif layer.what in {"constant", "map"}:
             _replace(model, name, _constant(model.get_submodule(name), layer))
+        elif layer.what == "ragged":
+            _replace(model, name, RaggedConv(model.get_submodule(name), layer.blocks or []))
         elif layer.what == "folded":
             norm, identity = model.get_submodule(name), nn.Identity()
             _expand(identity, layer, _some_tensor(norm))
@@ -41,7 +46,7 @@ def apply_plan(model: nn.Module, plan: Plan) -> nn.Module:
         if owner in modules and hasattr(modules[owner], key):
             _set_tensor(modules[owner], key, kept)
     for name, layer in plan.layers.items():
-        if layer.what == "sliced":
+        if layer.what in {"sliced", "ragged"}:
             _adapt(modules[name], layer)
     for owner in {name.rpartition(".")[0] for name in plan.tensors} & set(modules):
         _make_attributes_true(modules[owner])
@@ -114,7 +119,7 @@ def _set_tensor(module: nn.Module, key: str, kept: TensorSlice) -> None:
 
 def _adapt(module: nn.Module, layer: LayerPlan) -> None:
     like = _some_tensor(module)
-    if layer.groups is not None:
+    if layer.groups is not None and layer.what == "sliced":
         module.groups = layer.groups  # type: ignore[assignment]
     if layer.adds_bias:
         assert layer.outputs is not None

@@ -56,6 +56,8 @@ def canonical(func: Callable[..., Any]) -> str:
 def _is_in_place(func: Callable[..., Any], kwargs: dict[str, Any]) -> bool:
     name: str = getattr(func, "__name__", "")
     augmented = name.startswith("__i") and name.endswith("__") and name not in {"__invert__", "__index__", "__int__"}
+    if "dropout" in name and kwargs.get("training") is False:
+        return False
     single = name.endswith("_") and not name.endswith("__")
     return single or augmented or name == "__setitem__" or kwargs.get("inplace") is True or "out" in kwargs
 

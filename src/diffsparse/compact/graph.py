@@ -11,7 +11,7 @@ from torch import Tensor, nn
 Mask = np.ndarray[Any, np.dtype[np.bool_]]
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Value:
     """One tensor of the recorded run, and what is known of its channels."""
 
@@ -42,6 +42,10 @@ class Value:
     keep: Mask = field(default_factory=lambda: np.zeros(0, bool))
     """Channels that are physically there after compaction."""
 
+    def __repr__(self) -> str:
+        name = self.parameter or ("fixed" if self.known else "value")
+        return f"<{name} {self.shape}, channels along {self.axis}: {int(self.fixed.sum())} fixed>"
+
     @property
     def channels(self) -> int:
         """How many channels, 0 where they are not tracked."""
@@ -58,6 +62,7 @@ class Value:
         count = self.shape[axis]
         self.fixed = np.zeros(count, bool) if fixed is None else fixed
         self.numbers = np.zeros(count)
+        self.known = self.known or bool(self.fixed.all())
         if data is not None and self.fixed.any():
             first = data.detach().movedim(axis, 0).reshape(count, -1)[:, 0]
             self.numbers = np.where(self.fixed, first.double().cpu().numpy(), 0.0)

@@ -16,7 +16,7 @@ from diffsparse.nn import SparseBatchNorm
 AnyOptimizer = TypeVar("AnyOptimizer", bound=torch.optim.Optimizer)
 
 
-def slice_optimizer(optimizer: AnyOptimizer, model: nn.Module, small: Compacted) -> AnyOptimizer:
+def slice_optimizer(optimizer: AnyOptimizer, model: nn.Module, small: Compacted[Any]) -> AnyOptimizer:
     """A new optimiser of the same class over the compact model, with its state (momentum, moments) sliced alike.
 
     Args:

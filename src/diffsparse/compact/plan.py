@@ -17,8 +17,8 @@ class TensorSlice:
     """Dimension to the indices that stay along it."""
     columns: list[list[int]] | None = None
     """For the weight of a grouped convolution: inputs that stay in each group that stays."""
-    groups: int = 1
-    """Groups before, where `columns` are given."""
+    heights: list[int] | None = None
+    """For groups of different sizes: outputs that stay in each of them; columns are then padded with zeros."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,7 +26,8 @@ class LayerPlan:
     """What happens to one module."""
 
     what: str
-    """`sliced`, `constant`, `map`, `folded` (into the layer in front) or `removed`."""
+    """`sliced`, `ragged` (a grouped convolution whose groups have different sizes), `constant`, `map`, `folded` (into
+    the layer in front) or `removed`."""
     inputs: tuple[int, int] | None = None
     """Input channels before and after."""
     outputs: tuple[int, int] | None = None
@@ -43,6 +44,8 @@ class LayerPlan:
     """Whether the layer gets a bias that it did not have."""
     groups: int | None = None
     """Groups after, for a grouped convolution."""
+    blocks: list[list[int]] | None = None
+    """For a ragged convolution: outputs and inputs of each group."""
     window: list[list[int]] | None = None
     """For a constant: how the layer changed spatial sizes."""
     transposed: bool = False

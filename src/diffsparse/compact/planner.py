@@ -119,7 +119,7 @@ def _plan_layer(
     if layer.rows.all() and layer.columns.all() and select is None and expand is None and not folds:
         return
     layers[name] = LayerPlan(
-        what="sliced",
+        what="ragged" if layer.ragged else "sliced",
         inputs=_pair(layer.columns) if layer.pairs.size else None,
         outputs=_pair(layer.rows),
         select=select,
@@ -128,6 +128,7 @@ def _plan_layer(
         dim=_channel_dim(node),
         adds_bias=folds and "bias" not in layer.tensors,
         groups=_live_groups(layer) if layer.groups > 1 else None,
+        blocks=[list(block) for block in zip(*_block_sizes(layer), strict=True)] if layer.ragged else None,
     )
 
 
@@ -155,6 +156,13 @@ def _window(module: nn.Module) -> list[list[int]] | None:
     return [[int(s) for s in setting] for setting in zip(*settings, strict=True)]
 
 
+def _block_sizes(layer: Layer) -> tuple[list[int], list[int]]:
+    """Outputs and inputs of each group that stays."""
+    rows, columns = layer.rows.reshape(layer.groups, -1), layer.columns.reshape(layer.groups, -1)
+    live = rows.any(1)
+    return [int(n) for n in rows[live].sum(1)], [int(n) for n in columns[live].sum(1)]
+
+
 def _live_groups(layer: Layer) -> int:
     return int(layer.rows.reshape(layer.groups, -1).any(1).sum())
 
@@ -178,7 +186,9 @@ def _grouped_slice(layer: Layer) -> TensorSlice:
     blocks = second.reshape(layer.groups, -1)
     live = layer.rows.reshape(layer.groups, -1).any(1)
     return TensorSlice(
-        dims={0: _indices(first)}, columns=[_indices(block) for block in blocks[live]], groups=layer.groups
+        dims={0: _indices(first)},
+        columns=[_indices(block) for block in blocks[live]],
+        heights=_block_sizes(layer)[0] if layer.ragged else None,
     )
 
 

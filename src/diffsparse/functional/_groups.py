@@ -3,23 +3,22 @@
 import torch
 from torch import Tensor
 
-from diffsparse.errors import SparsityError
+from diffsparse.errors import SparsityError, require_floats
 
 Dims = int | tuple[int, ...]
 
 
 def group_dims(alpha: Tensor, dim: Dims, name: str = "alpha") -> tuple[int, ...]:
     """The non-negative dimensions of `alpha` that form one competition group."""
-    if not alpha.is_floating_point():
-        raise SparsityError(f"{name} must be a floating-point tensor, got {alpha.dtype}")
-    given = (dim,) if isinstance(dim, int) else tuple(dim)
+    require_floats(name, alpha)
+    given = tuple(dim) if isinstance(dim, tuple | list) else (dim,)
     if alpha.dim() == 0 or not given:
         raise SparsityError(
             f"{name} needs at least one dimension to compete along, got shape {tuple(alpha.shape)} and dim={dim}"
         )
     for d in given:
-        if not -alpha.dim() <= d < alpha.dim():
-            raise SparsityError(f"dim={d} is out of range for {name} of shape {tuple(alpha.shape)}")
+        if not isinstance(d, int) or not -alpha.dim() <= d < alpha.dim():
+            raise SparsityError(f"dim={d!r} is out of range for {name} of shape {tuple(alpha.shape)}")
     dims = tuple(sorted({d % alpha.dim() for d in given}))
     if len(dims) != len(given):
         raise SparsityError(f"dim={dim} names a dimension of {name} twice")
@@ -30,6 +29,7 @@ def group_dims(alpha: Tensor, dim: Dims, name: str = "alpha") -> tuple[int, ...]
 
 def align_beta(beta: Tensor, alpha: Tensor, dims: tuple[int, ...], name: str = "beta") -> Tensor:
     """`beta` reshaped to broadcast against `alpha`: one threshold a group, or a scalar for all of them."""
+    require_floats(name, beta)
     expected = tuple(size for d, size in enumerate(alpha.shape) if d not in dims)
     if beta.dim() != 0 and tuple(beta.shape) != expected:
         raise SparsityError(

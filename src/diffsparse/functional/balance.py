@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from diffsparse.errors import SparsityError
+from diffsparse.errors import SparsityError, require_floats, require_whole
 from diffsparse.functional._groups import group_dims, in_float32
 
 
@@ -32,10 +32,10 @@ def balanced_normalize(matrix: Tensor, iterations: int = 20) -> Tensor:
         >>> balanced.sum(0).round(decimals=4).tolist(), balanced.sum(1).round(decimals=4).tolist()
         ([1.0, 1.0], [1.0, 1.0])
     """
+    require_floats("matrix", matrix)
     if matrix.dim() < 2 or matrix.shape[-1] != matrix.shape[-2]:
         raise SparsityError(f"balanced_normalize needs square matrices (..., n, n), got shape {tuple(matrix.shape)}")
-    if iterations < 0:
-        raise SparsityError(f"iterations must be zero or more, got {iterations}")
+    require_whole("iterations", iterations, low=0)
     group_dims(matrix, (-1, -2), "matrix")
     balanced = in_float32(matrix)
     for _ in range(iterations):

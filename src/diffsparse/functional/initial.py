@@ -5,14 +5,18 @@ import math
 import torch
 from torch import Tensor
 
-from diffsparse.errors import SparsityError
+from diffsparse.errors import require_number, require_whole
 
 
 def initial_beta(n: int) -> float:
     """beta = -log(n^2 + n - 1), so that sigmoid(beta) = 1 / (n^2 + n)."""
-    if n < 1:
-        raise SparsityError(f"a gate needs at least one entry, got n={n}")
+    require_whole("n, the number of entries of a gate,", n, low=1)
     return -math.log(n * n + n - 1)
+
+
+def initial_alpha(n: int, value: float) -> float:
+    """alpha = value (n + 1) / n, which together with `initial_beta` makes every entry of a signed gate `value`."""
+    return require_number("the value a gate starts at", value) * (n + 1) / n
 
 
 def initial_alpha_beta(
@@ -25,7 +29,7 @@ def initial_alpha_beta(
     Returns:
         `alpha` of shape (n,) and the scalar `beta`, ready for `signed_threshold`.
 
-    Edges: `n = 1` gives alpha = 2 * value and beta = 0.
+    Edges: `n = 1` gives alpha = 2 * value and beta = 0; a gate at `value = 0` gets no gradient and stays there.
 
     Example:
         >>> from diffsparse.functional import signed_threshold
@@ -33,7 +37,5 @@ def initial_alpha_beta(
         [0.5, 0.5, 0.5, 0.5]
     """
     beta = initial_beta(n)
-    if not math.isfinite(value):
-        raise SparsityError(f"the initial value of a gate must be finite, got {value}")
-    alpha = torch.full((n,), value * (n + 1) / n, device=device, dtype=dtype)
+    alpha = torch.full((n,), initial_alpha(n, value), device=device, dtype=dtype)
     return alpha, torch.tensor(beta, device=device, dtype=dtype)

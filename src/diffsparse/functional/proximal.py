@@ -3,14 +3,14 @@
 import torch
 from torch import Tensor
 
-from diffsparse.errors import SparsityError
+from diffsparse.errors import require_floats, require_number
 from diffsparse.functional._groups import Dims, group_dims
 from diffsparse.functional.shrink import shrink
 
 
-def _require_step(step: float) -> None:
-    if not step >= 0:
-        raise SparsityError(f"a proximal step (learning rate times strength) must be zero or more, got {step}")
+def _check(w: Tensor, step: float) -> None:
+    require_floats("w", w)
+    require_number("a proximal step (learning rate times strength)", step, low=0)
 
 
 def proximal_l1(w: Tensor, step: float) -> Tensor:
@@ -20,7 +20,7 @@ def proximal_l1(w: Tensor, step: float) -> Tensor:
         >>> proximal_l1(torch.tensor([1.0, -0.25]), 0.5).tolist()
         [0.5, -0.0]
     """
-    _require_step(step)
+    _check(w, step)
     return shrink(w, step)
 
 
@@ -34,7 +34,7 @@ def proximal_group_l21(w: Tensor, step: float, dim: Dims = -1) -> Tensor:
         tensor([[2.4000, 3.2000],
                 [0.0000, 0.0000]])
     """
-    _require_step(step)
+    _check(w, step)
     norm = torch.linalg.vector_norm(w, dim=group_dims(w, dim, "w"), keepdim=True)
     factor = torch.relu(norm - step) / torch.where(norm > 0, norm, 1.0)
     return factor * w
@@ -49,5 +49,5 @@ def proximal_exclusive_l12(w: Tensor, step: float, dim: Dims = -1) -> Tensor:
         >>> proximal_exclusive_l12(torch.tensor([1.0, -0.5, 0.1]), 0.125)
         tensor([ 0.8000, -0.3000,  0.0000])
     """
-    _require_step(step)
+    _check(w, step)
     return shrink(w, step * w.abs().sum(group_dims(w, dim, "w"), keepdim=True))

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from diffsparse.errors import SparsityError
+from diffsparse.errors import require_floats, require_number
 
 
 class _RectifiedRelu(torch.autograd.Function):
@@ -34,8 +34,8 @@ def rectified_relu(x: Tensor, elu_alpha: float = 0.1) -> Tensor:
     .. math:: y = \max(x, 0), \qquad
               \frac{\partial y}{\partial x} := 1 \text{ if } x > 0 \text{ else } \texttt{elu\_alpha}\, e^{x}
 
-    At exactly `x = 0` the factor is `elu_alpha`. The second derivative is that of elu. Works on any shape and dtype,
-    under `torch.compile` and inside `torch.func` transforms.
+    At exactly `x = 0` the factor is `elu_alpha`. The second derivative is that of elu. Works on any shape and
+    floating-point dtype, under `torch.compile` and inside `torch.func` transforms.
 
     Example:
         >>> x = torch.tensor([-1.0, 2.0], requires_grad=True)
@@ -44,8 +44,8 @@ def rectified_relu(x: Tensor, elu_alpha: float = 0.1) -> Tensor:
         >>> y.tolist(), [round(g, 4) for g in x.grad.tolist()]
         ([0.0, 2.0], [0.0368, 1.0])
     """
-    if not elu_alpha >= 0:
-        raise SparsityError(f"elu_alpha must be a non-negative number, got {elu_alpha}")
+    require_floats("x", x)
+    require_number("elu_alpha", elu_alpha, low=0)
     rectified: Tensor = _RectifiedRelu.apply(x, elu_alpha)  # type: ignore[no-untyped-call]
     return rectified
 

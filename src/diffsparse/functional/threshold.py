@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from diffsparse.errors import SparsityError
+from diffsparse.errors import SparsityError, require_floats
 from diffsparse.functional._groups import Dims, align_beta, group_dims, in_float32
 from diffsparse.functional.rectify import gated_relu
 from diffsparse.functional.shrink import shrink
@@ -23,9 +23,10 @@ def signed_threshold(alpha: Tensor, beta: Tensor, dim: Dims = -1, *, rgf: float 
     Returns:
         A tensor like `alpha`. Fewer than `1 / sigmoid(beta)` entries of a group are not zero.
 
-    Edges: an all-dropped group gives zeros and zero gradients; a group of one is `alpha * (1 - sigmoid(beta))`, never
-    dropped; an `alpha` of exactly 0 stays 0 and gets no gradient, even with `rgf`; half-precision input is computed
-    in float32 and returned in its own dtype. A dropped entry still feels the loss through the norm it is part of.
+    Edges: an all-dropped group gives zeros and, without `rgf`, zero gradients; a group of one is
+    `alpha * (1 - sigmoid(beta))`, not dropped until `sigmoid(beta)` rounds to 1; an `alpha` of exactly 0 stays 0 and
+    gets no gradient, even with `rgf`; half-precision input is computed in float32 and returned in its own dtype. A
+    dropped entry still feels the loss through the norm it is part of.
 
     Example:
         >>> alpha = torch.tensor([1.0, -0.8, 0.1])
@@ -57,8 +58,8 @@ def simplex_threshold(alpha: Tensor, beta: Tensor, dim: Dims = -1, *, rgf: float
     Returns:
         A tensor like `alpha`; every group sums to 1, or is all zero when every entry is below the threshold.
 
-    Edges: an all-dropped group gives zeros and finite gradients (zero without `rgf`); a group of one is 1;
-    half-precision input is computed in float32.
+    Edges: an all-dropped group gives zeros and finite gradients (zero without `rgf`); a group of one is 1
+    until `sigmoid(beta)` rounds to 1; half-precision input is computed in float32.
 
     Example:
         >>> simplex_threshold(torch.tensor([0.0, 0.0, -3.0]), torch.tensor(-2.0)).tolist()
@@ -88,7 +89,8 @@ def matrix_threshold(alpha: Tensor, beta_row: Tensor, beta_col: Tensor, *, rgf: 
     Returns:
         A non-negative tensor like `alpha`.
 
-    Edges: a row or column whose entries are all dropped is zero and has finite gradients. The values scale with
+    Edges: a row or column whose entries are all dropped is zero and has finite gradients (all dropped: zero without
+    `rgf`). The values scale with
     `exp(alpha)`, so that `alpha` above 88 overflows float32; half-precision input is computed in float32.
 
     Example:
@@ -98,6 +100,7 @@ def matrix_threshold(alpha: Tensor, beta_row: Tensor, beta_col: Tensor, *, rgf: 
         tensor([[5.3891, 0.0000],
                 [0.0000, 5.3891]])
     """
+    require_floats("alpha", alpha)
     if alpha.dim() < 2:
         raise SparsityError(f"matrix_threshold needs alpha of shape (..., rows, columns), got {tuple(alpha.shape)}")
     row, col = group_dims(alpha, -1), group_dims(alpha, -2)

@@ -7,7 +7,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from diffsparse.errors import SparsityError
+from diffsparse.errors import SparsityError, require_number
 
 
 class Gate(nn.Module, ABC):
@@ -22,9 +22,7 @@ class Gate(nn.Module, ABC):
 
     def __init__(self, rgf: float | None = None) -> None:
         super().__init__()
-        if rgf is not None and not rgf >= 0:
-            raise SparsityError(f"rgf must be None or a non-negative number (the paper uses 0.1), got {rgf}")
-        self.rgf = rgf
+        self.rgf = None if rgf is None else require_number("rgf, unless None,", rgf, low=0)
 
     @abstractmethod
     def forward(self) -> Tensor:
@@ -38,11 +36,11 @@ class Gate(nn.Module, ABC):
         """
 
     def check_finite(self, name: str) -> None:
-        """Raise if a parameter of this gate is NaN or infinite; `name` is what the message calls the gate."""
+        """Raise if a parameter of this gate is NaN or infinite; the message calls the gate by `name`, or by its type."""
         for key, parameter in self.named_parameters(recurse=False):
             if not bool(torch.isfinite(parameter).all()):
                 bad = parameter[~torch.isfinite(parameter)][0].item()
-                raise SparsityError(f"{key} of gate '{name}' holds {bad}; every entry must be a finite number")
+                raise SparsityError(f"{key} of gate '{name or type(self).__name__}' holds {bad}; every entry must be a finite number")
 
     def _revive(self, values: Tensor, scale: Tensor) -> None:
         """Push entries of `values` that rounding dropped just over their threshold, in growing steps of `scale`."""
@@ -78,13 +76,25 @@ def named_gates(model: nn.Module) -> Iterator[tuple[str, Gate]]:
 
 def checked_values(values: Tensor | Sequence[Any]) -> Tensor:
     """`values` as a detached float64 tensor, finite and floating-point."""
-    given = torch.as_tensor(values).detach()
+    try:
+        given = torch.as_tensor(values).detach()
+    except (TypeError, ValueError, RuntimeError):
+        raise SparsityError(f"the values of a gate must be a tensor or nested lists of numbers, got {values!r}") from None
+    if given.is_complex():
+        raise SparsityError(f"the values of a gate must be real numbers, got {given.dtype}")
     if not given.is_floating_point():
         given = given.to(torch.get_default_dtype())
     if not bool(torch.isfinite(given).all()):
         bad = given[~torch.isfinite(given)].flatten()[0].item()
         raise SparsityError(f"the values of a gate must be finite numbers, got {bad}")
     return given.to(torch.float64)
+
+
+def require_room(rows: Tensor, dtype: torch.dtype) -> None:
+    """Raise if the magnitudes of a competition group, rows of `rows`, add up to more than `dtype` can hold."""
+    total = rows.abs().sum(-1).max().item()
+    if not total <= torch.finfo(dtype).max:
+        raise SparsityError(f"the values of a gate are too large for {dtype}: the parameters of a group sum to {total:g}")
 
 
 def gate_dtype(dtype: torch.dtype | None) -> torch.dtype:

@@ -6,10 +6,10 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from diffsparse.errors import SparsityError
+from diffsparse.errors import SparsityError, require_whole
 from diffsparse.functional import matrix_threshold
 from diffsparse.functional.initial import initial_beta
-from diffsparse.gates.gate import Gate, checked_values, gate_dtype, values_dtype
+from diffsparse.gates.gate import Gate, checked_values, gate_dtype, require_room, values_dtype
 from diffsparse.gates.vector import DROPPED
 
 
@@ -47,7 +47,7 @@ class MatrixGate(Gate):
     ) -> None:
         super().__init__(rgf)
         columns = rows if columns is None else columns
-        if rows < 1 or columns < 1 or rows * columns < 2:
+        if require_whole("rows", rows, low=0) * require_whole("columns", columns, low=0) < 2:
             raise SparsityError(f"a matrix gate needs at least two entries to compete, got {rows} x {columns}")
         self.alpha = nn.Parameter(torch.zeros(rows, columns, device=device, dtype=gate_dtype(dtype)))
         self.beta_row = nn.Parameter(self.alpha.detach().new_full((rows,), initial_beta(columns)))
@@ -79,7 +79,10 @@ class MatrixGate(Gate):
             )
         row_threshold, col_threshold = _thresholds(given)
         reach = row_threshold.unsqueeze(1) + col_threshold
-        gate.alpha.detach().copy_(torch.where(given > 0, given + reach, DROPPED * reach).log())
+        gamma = torch.where(given > 0, given + reach, DROPPED * reach)
+        for groups in gate.groups(gamma):
+            require_room(groups, gate.alpha.dtype)
+        gate.alpha.detach().copy_(gamma.log())
         gate._revive(given, gate.alpha.detach().abs().clamp(min=1))
         return gate
 

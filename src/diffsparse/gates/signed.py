@@ -6,10 +6,11 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from diffsparse.functional import initial_alpha_beta, signed_threshold
+from diffsparse.errors import SparsityError
+from diffsparse.functional import signed_threshold
 from diffsparse.functional._groups import Dims
-from diffsparse.functional.initial import initial_beta
-from diffsparse.gates.gate import checked_values, values_dtype
+from diffsparse.functional.initial import initial_alpha, initial_beta
+from diffsparse.gates.gate import checked_values, require_room, values_dtype
 from diffsparse.gates.vector import DROPPED, VectorGate
 
 
@@ -20,7 +21,7 @@ class SignedGate(VectorGate):
     Args:
         size: number of entries, or the shape of a batch of groups.
         dim: dimension or dimensions of one competition group.
-        value: what every entry starts at (the paper: 0.5).
+        value: what every entry starts at (the paper: 0.5); not 0, where a gate gets no gradient.
         rgf: `elu_alpha` of rectified gradient flow, or None.
 
     Shape: `gate()` has the shape `size`; `beta` has that shape without `dim`.
@@ -44,8 +45,19 @@ class SignedGate(VectorGate):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__(size, dim=dim, rgf=rgf, device=device, dtype=dtype)
-        alpha, _ = initial_alpha_beta(self.group_size, value, dtype=torch.float64)
-        self.alpha.detach().fill_(alpha[0].item())
+        start, limits = abs(initial_alpha(self.group_size, value)), torch.finfo(self.alpha.dtype)
+        if start < limits.tiny or start * self.group_size > limits.max:
+            raise SparsityError(
+                f"the value a gate starts at must be neither zero, where it gets no gradient, nor out of the range of "
+                f"{self.alpha.dtype} (the paper: 0.5), got {value!r}"
+            )
+        self.value = value
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Every entry back to `value`, whatever the gate started at."""
+        self.alpha.detach().fill_(initial_alpha(self.group_size, self.value))
+        self.beta.detach().fill_(initial_beta(self.group_size))
 
     def forward(self) -> Tensor:
         return signed_threshold(self.alpha, self.beta, self.dims, rgf=self.rgf)
@@ -60,12 +72,14 @@ class SignedGate(VectorGate):
                   \alpha_i = a_i + \mathrm{sign}(a_i)\,t \text{ for survivors},\; \tfrac12 t \text{ for the dropped}
 
         A group that is all zero starts all dropped: equal `alpha` under a threshold half as high again as they are.
+        A group of one that is zero has `alpha = 0` and is dead for good, even with `rgf`.
         A non-zero value too small to be seen beside the threshold becomes the smallest step that can be.
         """
         given = checked_values(values)
         gate = cls(given.shape, dim=dim, rgf=rgf, device=given.device, dtype=values_dtype(values))
-        (rows,) = gate.groups(given)
-        gate.set_groups(*_solve(rows))
+        alpha, beta = _solve(*gate.groups(given))
+        require_room(alpha, gate.alpha.dtype)
+        gate.set_groups(alpha, beta)
         gate._revive(given, gate.alpha.detach().abs())
         return gate
 

@@ -31,18 +31,6 @@ class SimplexGate(VectorGate):
         tensor([0.7500, 0.2500, 0.0000])
     """
 
-    def __init__(
-        self,
-        size: int | Sequence[int],
-        *,
-        dim: Dims = -1,
-        rgf: float | None = None,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
-    ) -> None:
-        super().__init__(size, dim=dim, rgf=rgf, device=device, dtype=dtype)
-        self.alpha.detach().zero_()
-
     def forward(self) -> Tensor:
         return simplex_threshold(self.alpha, self.beta, self.dims, rgf=self.rgf)
 

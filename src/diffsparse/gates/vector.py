@@ -6,7 +6,7 @@ from math import prod
 import torch
 from torch import Tensor, nn
 
-from diffsparse.errors import SparsityError
+from diffsparse.errors import SparsityError, require_whole
 from diffsparse.functional._groups import Dims, group_dims
 from diffsparse.functional.initial import initial_beta
 from diffsparse.gates.gate import Gate, gate_dtype
@@ -16,7 +16,7 @@ DROPPED = 0.5
 
 
 class VectorGate(Gate):
-    """A gate over `size` entries (an int or a shape) that compete along `dim`; one `beta` a group."""
+    """A gate over `size` entries (an int or a shape) that compete along `dim`; one `beta` a group, `alpha` all zero."""
 
     beta: nn.Parameter
 
@@ -30,10 +30,12 @@ class VectorGate(Gate):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__(rgf)
-        shape = (size,) if isinstance(size, int) else tuple(size)
-        if not shape or any(n < 1 for n in shape):
-            raise SparsityError(f"a gate needs at least one entry in every dimension, got size={size}")
-        self.alpha = nn.Parameter(torch.empty(shape, device=device, dtype=gate_dtype(dtype)))
+        shape = tuple(size) if isinstance(size, Sequence) else (size,)
+        if not shape:
+            raise SparsityError(f"a gate needs at least one dimension, got size={size}")
+        for n in shape:
+            require_whole(f"every dimension of size={size}", n, low=1)
+        self.alpha = nn.Parameter(torch.zeros(shape, device=device, dtype=gate_dtype(dtype)))
         self.dims = group_dims(self.alpha, dim)
         self.group_size = prod(shape[d] for d in self.dims)
         batch = tuple(n for d, n in enumerate(shape) if d not in self.dims)

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from diffsparse.errors import SparsityError
+from diffsparse.errors import SparsityError, require_number, require_whole
 from diffsparse.functional import proximal_exclusive_l12, proximal_group_l21, proximal_l1
 
 
@@ -77,15 +77,15 @@ class Lp(Norm):
     """
 
     def __init__(self, p: float = 0.5) -> None:
-        if not 0 < p < float("inf"):
-            raise SparsityError(f"Lp needs a positive, finite p, got {p}")
-        self.p = p
+        self.p = require_number("p", p, above=0)
 
     def __call__(self, a: Tensor) -> Tensor:
-        smallest = torch.finfo(a.dtype).tiny
-        powers = torch.where(a != 0, a.abs().clamp_min(smallest).pow(self.p), 0.0).sum(-1)
-        alive = powers >= smallest
-        return torch.where(alive, torch.where(alive, powers, 1.0).pow(1 / self.p), 0.0).sum()
+        # The value does not depend on the factor taken out of a row, so that detaching it leaves the gradient exact;
+        # without it the powers of a large p underflow.
+        largest = a.detach().abs().amax(-1, keepdim=True)
+        relative = (a.abs() / torch.where(largest > 0, largest, 1.0)).clamp_min(torch.finfo(a.dtype).tiny)
+        powers = torch.where(a != 0, relative.pow(self.p), 0.0).sum(-1, keepdim=True)
+        return (largest * torch.where(largest > 0, powers, 1.0).pow(1 / self.p)).sum()
 
     def __repr__(self) -> str:
         return f"Lp({self.p})"
@@ -110,16 +110,8 @@ class GroupL21(Norm):
     def __init__(self, size: int | None = None, *, groups: Sequence[Sequence[int]] | None = None) -> None:
         if (size is None) == (groups is None):
             raise SparsityError(f"GroupL21 takes either a size or explicit groups, got size={size}, groups={groups}")
-        if size is not None and size < 1:
-            raise SparsityError(f"GroupL21 needs groups of at least one entry, got size={size}")
-        self.size = size
-        self.explicit = None if groups is None else tuple(tuple(group) for group in groups)
-        if self.explicit is not None:
-            entries = [i for group in self.explicit for i in group]
-            if not entries or not all(self.explicit) or min(entries) < 0 or len(set(entries)) != len(entries):
-                raise SparsityError(
-                    f"explicit groups must be non-empty, disjoint and of non-negative indices, got {self.explicit}"
-                )
+        self.size = None if size is None else require_whole("the size of GroupL21", size, low=1)
+        self.explicit = None if groups is None else _checked(groups)
 
     def split(self, a: Tensor) -> Tensor:
         """Rows (..., n) as groups (..., groups, entries), zeros in the places that groups do not fill."""
@@ -132,13 +124,13 @@ class GroupL21(Norm):
         return F.pad(a, (0, 1))[..., index.to(a.device)]
 
     def __call__(self, a: Tensor) -> Tensor:
-        self.check_size(a.shape[-1], "values")
+        self._check_rows(a, "values")
         # vector_norm has gradient 0 at a zero group, where sqrt of a sum would give NaN
         norms: Tensor = torch.linalg.vector_norm(self.split(a), dim=-1)
         return norms.sum()
 
     def proximal(self, w: Tensor, step: float) -> Tensor:
-        self.check_size(w.shape[-1], "weights")
+        self._check_rows(w, "weights")
         if self.size is not None:
             return proximal_group_l21(self.split(w), step).flatten(-2)[..., : w.shape[-1]]
         assert self.explicit is not None
@@ -147,6 +139,11 @@ class GroupL21(Norm):
             shrunk[..., list(group)] = proximal_group_l21(w[..., list(group)], step)
         return shrunk
 
+    def _check_rows(self, a: Tensor, name: str) -> None:
+        if a.dim() == 0:
+            raise SparsityError(f"{self!r} needs {name} of shape (..., n), got a single number")
+        self.check_size(a.shape[-1], name)
+
     def check_size(self, n: int, name: str) -> None:
         if self.explicit is not None and max(max(group) for group in self.explicit) >= n:
             top = max(max(group) for group in self.explicit)
@@ -154,3 +151,15 @@ class GroupL21(Norm):
 
     def __repr__(self) -> str:
         return f"GroupL21(size={self.size})" if self.explicit is None else f"GroupL21(groups={self.explicit})"
+
+
+def _checked(groups: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], ...]:
+    """Explicit groups as tuples of ints; raises unless they are non-empty, disjoint and of indices."""
+    try:
+        explicit = tuple(tuple(require_whole("an index of GroupL21", i, low=0) for i in group) for group in groups)
+    except TypeError:
+        raise SparsityError(f"explicit groups must be sequences of indices, got {groups!r}") from None
+    entries = [i for group in explicit for i in group]
+    if not explicit or not all(explicit) or len(set(entries)) != len(entries):
+        raise SparsityError(f"explicit groups must be non-empty and disjoint, got {explicit}")
+    return explicit

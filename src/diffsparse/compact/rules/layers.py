@@ -29,6 +29,8 @@ class Layer:
     """(outputs, inputs of a group): whether any weight between them is not zero."""
     groups: int = 1
     transposed: bool = False
+    ragged: bool = False
+    """Whether its groups keep different sizes."""
     folds: bool = False
     """Whether a fixed input other than zero has the same effect at every pixel."""
     twins: "list[Layer]" = field(default_factory=list)
@@ -54,7 +56,7 @@ class Layer:
         for values in (inputs, outputs):
             if len(values) > 1:
                 changed |= pin(values) if any(v.axis is None for v in values) else unite(values)
-        return changed
+        return bool(changed)
 
 
 def _tensors(node: Node, roles: dict[str, tuple[int, str]]) -> dict[str, str] | None:
@@ -125,7 +127,10 @@ class Matrix(Rule):
         layer.rows = out.need & ~out.fixed if layer.free else out.need.copy()
         layer.columns = self._reads(layer, layer.rows)
         if layer.groups > 1:
-            layer.rows, layer.columns = _regular(layer.rows, layer.columns, layer.groups)
+            regular = _regular(layer.rows, layer.columns, layer.groups)
+            layer.ragged = layer.free and not layer.transposed and _ragged_pays(layer, *regular)
+            if not layer.ragged:
+                layer.rows, layer.columns = regular
         if layer.input.axis is not None:
             layer.input.need |= layer.columns
 
@@ -139,14 +144,16 @@ class Matrix(Rule):
         layer, out = node.layer, node.output
         source = layer.input
         if layer.free:
-            return source.axis is not None and widen(source, layer.columns)
+            # rows that only fill up a group are computed, so they are there
+            changed = widen(out, layer.rows)
+            return (source.axis is not None and widen(source, layer.columns)) or changed
         if layer.groups > 1:
             layer.rows, layer.columns = all_channels(out.channels), all_channels(len(layer.columns))
             return pin([source, out])
-        changed: bool = layer.agree()
+        changed = layer.agree()
         layer.rows = out.keep
         layer.columns = source.keep if source.axis is not None else all_channels(layer.pairs.shape[1])
-        return changed
+        return bool(changed)
 
     def refusal(self, node: Node) -> str:
         if node.layer.free or node.layer.groups == 1:
@@ -165,6 +172,18 @@ def _regular(rows: Mask, columns: Mask, groups: int) -> tuple[Mask, Mask]:
             out_rows[group] = _filled(by_row[group], height)
             out_columns[group] = _filled(by_column[group], width)
     return out_rows.reshape(-1), out_columns.reshape(-1)
+
+
+# Groups of different sizes run one by one: worth it only for a few groups and a real saving.
+MOST_RAGGED_GROUPS, RAGGED_GAIN = 8, 1.1
+
+
+def _ragged_pays(layer: Layer, rows: Mask, columns: Mask) -> bool:
+    def pairs(outputs: Mask, inputs: Mask) -> int:
+        return int((outputs.reshape(layer.groups, -1).sum(1) * inputs.reshape(layer.groups, -1).sum(1)).sum())
+
+    live = int(layer.rows.reshape(layer.groups, -1).any(1).sum())
+    return 1 < live <= MOST_RAGGED_GROUPS and RAGGED_GAIN * pairs(layer.rows, layer.columns) < pairs(rows, columns)
 
 
 def _filled(mask: Mask, count: int) -> Mask:
@@ -208,7 +227,7 @@ class BatchNorm(Rule):
         changed = pin([out]) if source.axis is None else unite([source, out])
         changed = layer.agree() or changed
         layer.rows = layer.columns = out.keep
-        return changed
+        return bool(changed)
 
     def refusal(self, node: Node) -> str:
         return ""

@@ -6,7 +6,7 @@ import numpy as np
 from torch import Tensor
 
 from diffsparse.compact.graph import Graph, Mask, Node, Value
-from diffsparse.compact.rules.base import Rule, numbers_along, read_all, unite
+from diffsparse.compact.rules.base import Rule, numbers_along, pin, read_all, unite
 
 
 @dataclass
@@ -43,8 +43,8 @@ class Pointwise(Rule):
         found = []
         for value in node.inputs:
             dim = axis - len(node.output.shape) + len(value.shape)
-            along = dim >= 0 and value.shape[dim] == node.output.shape[axis] and node.output.shape[axis] > 1
-            along = along or value.axis is not None
+            along = dim >= 0 and value.shape[dim] == node.output.shape[axis]
+            along = along and (node.output.shape[axis] > 1 or value.axis is not None)
             found.append(Operand(value, dim if along else None))
         return found
 
@@ -67,7 +67,8 @@ class Pointwise(Rule):
     def _constant(operand: Operand, graph: Graph, count: int) -> tuple[Mask, Mask]:
         value = operand.value
         if value.axis is not None:
-            return value.fixed, value.zero
+            # one channel is broadcast over all
+            return np.broadcast_to(value.fixed, count), np.broadcast_to(value.zero, count)
         nothing = np.zeros(count, bool)
         if value.number is not None:
             return ~nothing, np.full(count, value.number == 0)
@@ -93,13 +94,16 @@ class Pointwise(Rule):
     def needs(self, node: Node) -> None:
         assert node.output.axis is not None
         for operand in self.operands(node, node.output.axis):
-            if operand.value.axis is not None:
-                operand.value.need |= node.output.need
-            elif operand.value.labels is not None:
+            if operand.dim is None or operand.value.labels is not None:
                 read_all(operand.value)
+            elif operand.value.axis is not None:
+                operand.value.need |= node.output.need
 
     def couple(self, node: Node) -> bool:
-        return unite([node.output, *(value for value in node.inputs if value.axis is not None)])
+        assert node.output.axis is not None
+        operands = [o for o in self.operands(node, node.output.axis) if o.value.axis is not None]
+        changed = unite([node.output, *(o.value for o in operands if o.dim is not None)])
+        return pin([o.value for o in operands if o.dim is None]) or changed
 
     def refusal(self, node: Node) -> str:
         return ""
