@@ -72,12 +72,12 @@ def test_state_is_a_copy():
 
 
 def test_refuses_a_foreign_state():
-    with pytest.raises(SparsityError, match="a saved ramp holds"):
+    with pytest.raises(SparsityError, match="a saved ramp is a dictionary of"):
         GradualStrength(0, 1, 0, 1).load_state_dict({"epoch": 3})
 
 
 @pytest.mark.parametrize("name", ["initial", "final", "start_epoch", "epochs"])
-@pytest.mark.parametrize("value", [-1, math.nan, math.inf])
+@pytest.mark.parametrize("value", [-1, math.nan, math.inf, "0", True, None])
 def test_refuses_bad_numbers(name, value):
     good = {"initial": 0.0, "final": 1.0, "start_epoch": 0, "epochs": 2}
     with pytest.raises(SparsityError, match=f"{name} must be"):
@@ -85,5 +85,22 @@ def test_refuses_bad_numbers(name, value):
 
 
 def test_refuses_an_empty_ramp():
-    with pytest.raises(SparsityError, match="epochs must be a positive number"):
+    with pytest.raises(SparsityError, match="epochs must be a finite number above 0, got 0"):
         GradualStrength(0, 1, 0, 0)
+
+
+@pytest.mark.parametrize("epochs", [math.nan, -1, "1"])
+def test_refuses_a_bad_step(epochs):
+    ramp = GradualStrength(0, 1, 0, 1)
+    with pytest.raises(SparsityError, match="number of epochs to step must be a finite number of at least 0"):
+        ramp.step(epochs)
+    assert ramp.epoch == 0
+
+
+@pytest.mark.parametrize("name", ["initial", "final", "start_epoch", "epochs", "epoch"])
+def test_refuses_a_bad_state_and_keeps_its_own(name):
+    ramp = GradualStrength(0.25, 1, 0, 1)
+    before = ramp.state_dict()
+    with pytest.raises(SparsityError, match=f"{name} must be a finite number.*got nan"):
+        ramp.load_state_dict({**before, name: math.nan})
+    assert ramp.state_dict() == before

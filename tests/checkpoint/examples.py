@@ -38,6 +38,11 @@ def compact_resnet(seed=0, **options) -> Compacted:
     return ds.compact(gated_resnet(seed, **options), torch.randn(1, 3, 16, 16))
 
 
+def sparse_sum(gate=ds.SignedGate):
+    branches = [nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)) for _ in range(3)]
+    return nn.Sequential(nn.Linear(4, 4), ds.SparseSum(branches, gate(3)), nn.Linear(4, 2))
+
+
 class Tied(nn.Module):
     """Input and output embedding are one tensor, and a whole layer has two names."""
 

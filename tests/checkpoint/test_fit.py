@@ -4,7 +4,7 @@ import torch
 from torch import nn
 
 import diffsparse as ds
-from diffsparse.checkpoint.fit import differences, in_words, split_ties
+from diffsparse.checkpoint.fit import differences, in_words, split_ties, strangers
 from diffsparse.checkpoint.header import TensorRecord
 from diffsparse.checkpoint.save import describe
 from tests.checkpoint.examples import Tied
@@ -64,6 +64,11 @@ def test_ties_that_the_file_does_not_have():
     assert split_ties(values, state) == [
         "'head.weight' and 'embedding.weight' are one tensor in the model and two different ones in the file"
     ]
+
+
+def test_layers_that_are_not_there():
+    net = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2, bias=False))
+    assert strangers(header_of(net), nn.Sequential(nn.ReLU())) == ["'1.weight' is in the file but not in the model"]
 
 
 def test_three_are_named():

@@ -7,9 +7,18 @@ import torch
 from torch import nn
 
 import diffsparse as ds
-from diffsparse.checkpoint import CheckpointError, load, save
-from diffsparse.checkpoint import read as read_module
-from tests.checkpoint.examples import Odd, Tied, compact_resnet, copied, gated_resnet, resnet, same_state, trained
+from diffsparse.checkpoint import load, save
+from tests.checkpoint.examples import (
+    Odd,
+    Tied,
+    compact_resnet,
+    copied,
+    gated_resnet,
+    resnet,
+    same_state,
+    sparse_sum,
+    trained,
+)
 
 IMAGES = torch.randn(3, 3, 16, 16, generator=torch.Generator().manual_seed(5))
 
@@ -58,7 +67,8 @@ def test_compact_model_that_was_trained_on(tmp_path):
 
 def test_compact_model_that_got_gates_again(tmp_path):
     small = compact_resnet()
-    ds.sparsify(small.model, rgf=0.1)
+    with pytest.warns(ds.SparsityWarning, match="left alone"):
+        ds.sparsify(small.model, rgf=0.1)
     again = round_trip(small, resnet().eval(), tmp_path / "net")
     assert torch.equal(again(IMAGES), small.model(IMAGES))
     assert again.bn.gate.rgf == 0.1
@@ -116,11 +126,6 @@ def test_shared_gated_layer(tmp_path):
     assert torch.equal(again(IMAGES[:, 0, :4, 0]), model(IMAGES[:, 0, :4, 0]))
 
 
-def sparse_sum(gate=ds.SignedGate):
-    branches = [nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)) for _ in range(3)]
-    return nn.Sequential(nn.Linear(4, 4), ds.SparseSum(branches, gate(3)), nn.Linear(4, 2))
-
-
 @pytest.mark.parametrize("compacted", [False, True])
 def test_sparse_sum(tmp_path, compacted):
     model = trained(sparse_sum())
@@ -157,7 +162,7 @@ def test_ties_stay_in_another_dtype(tmp_path):
 
 def test_ties_stay_in_a_compact_model(tmp_path):
     model = trained(Tied())
-    model.norm.weight.data[1] = 0
+    model.norm.weight.data[1] = model.norm.bias.data[1] = 0
     tokens = torch.arange(6)
     small = ds.compact(ds.sparsify(model), tokens)
     again = round_trip(small, Tied().eval(), tmp_path / "net")
@@ -239,91 +244,3 @@ def test_no_pickle(tmp_path, monkeypatch):
         monkeypatch.setattr(module, name, fail)
     for number in range(3):
         load(tmp_path / str(number), resnet())
-
-
-# What does not fit ----------------------------------------------------------------------------------------------------
-
-
-def refused(thing, fresh, path, *messages):
-    before = copied(fresh.state_dict())
-    save(thing, path)
-    with pytest.raises(CheckpointError) as caught:
-        load(path, fresh)
-    assert same_state(before, fresh.state_dict())
-    for message in (str(path), *messages):
-        assert message in str(caught.value)
-
-
-@pytest.mark.parametrize("make", [compact_resnet, gated_resnet, resnet])
-def test_wrong_number_of_classes(tmp_path, make):
-    message = "'classifier.bias' has shape (10,) in the file and (100,) in the model"
-    refused(make(), resnet(100), tmp_path / "net", message)
-
-
-@pytest.mark.parametrize("make", [compact_resnet, gated_resnet, resnet])
-def test_wrong_class(tmp_path, make):
-    refused(make(), nn.Linear(2, 3), tmp_path / "net", "PreResNet", "torch.nn.modules.linear.Linear")
-
-
-@pytest.mark.parametrize("make", [compact_resnet, gated_resnet, resnet])
-def test_wrong_block(tmp_path, make):
-    refused(make(), resnet(bottleneck=True), tmp_path / "net", "does not fit")
-    refused(make(bottleneck=True), resnet(), tmp_path / "net", "does not fit")
-
-
-def test_three_differences_are_named(tmp_path):
-    names = ["0.bias", "0.weight", "1.bias"]
-    messages = [f"'{name}' is in the file but not in the model" for name in names]
-    refused(nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 2)), nn.Linear(2, 3), tmp_path / "net", *messages, "and 3 more")
-
-
-def test_the_model_of_a_compact_result(tmp_path):
-    refused(compact_resnet().model, resnet(), tmp_path / "net", "save the whole result")
-
-
-def test_a_sum_with_another_gate(tmp_path):
-    refused(sparse_sum(), sparse_sum(ds.SimplexGate), tmp_path / "net", "is a SignedGate", "a SimplexGate")
-
-
-def test_a_tie_that_the_file_does_not_have(tmp_path):
-    refused(trained(Tied(tie=False)), Tied(), tmp_path / "net", "are one tensor in the model")
-
-
-def test_models_without_room(tmp_path):
-    save(nn.Linear(2, 3), tmp_path / "net")
-    with pytest.raises(CheckpointError, match="'weight' of Linear is on the meta device"):
-        load(tmp_path / "net", nn.Linear(2, 3, device="meta"))
-    with pytest.raises(CheckpointError, match="got the class Linear"):
-        load(tmp_path / "net", nn.Linear)
-
-
-@pytest.mark.filterwarnings("ignore:Lazy modules")
-def test_lazy_models_have_no_room(tmp_path):
-    save(nn.Linear(2, 3), tmp_path / "net")
-    with pytest.raises(CheckpointError, match="'weight' of LazyLinear is lazy"):
-        load(tmp_path / "net", nn.LazyLinear(3))
-
-
-def test_a_file_replaced_while_it_is_read(tmp_path, monkeypatch):
-    path = tmp_path / "net"
-    save(nn.Linear(2, 3), path)
-    check = read_module.check_hash
-
-    def check_and_replace(*args):
-        check(*args)
-        save(nn.Linear(2, 3), path)
-
-    monkeypatch.setattr(read_module, "check_hash", check_and_replace)
-    with pytest.raises(CheckpointError, match="was replaced while it was read"):
-        load(path, nn.Linear(2, 3))
-
-
-class Stubborn(nn.Linear):
-    def _load_from_state_dict(self, *args):
-        args[-1].append("no")
-
-
-def test_a_model_that_does_not_take_its_state(tmp_path):
-    save(nn.Linear(2, 3), tmp_path / "net")
-    with pytest.raises(CheckpointError, match="did not take its state"):
-        load(tmp_path / "net", Stubborn(2, 3))

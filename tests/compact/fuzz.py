@@ -205,7 +205,9 @@ def falls_back(outcome: Outcome, spec: Spec) -> bool:
 def explain_fallback(spec: Spec) -> str:
     """A network on which the first attempt failed, reduced."""
     reduced = reduce(spec, lambda s: falls_back(check(s), s))
-    return f"seed {spec.seed}: {check(reduced).detail}\n{build(reduced)}\nSpec.from_json({options(reduced).to_json()!r})"
+    return (
+        f"seed {spec.seed}: {check(reduced).detail}\n{build(reduced)}\nSpec.from_json({options(reduced).to_json()!r})"
+    )
 
 
 def _work(seed: int) -> tuple[int, Outcome]:
@@ -236,8 +238,12 @@ def main() -> int:
             if done % 25 == 0 or done == given.count:
                 speed = done / (time.monotonic() - start)
                 print(f"\r{done}/{given.count} networks, {speed:.1f}/s, {len(failed)} failed", end="", flush=True)
-    print(f"\n{time.monotonic() - start:.0f} s; attempts needed {dict(sorted(attempts.items()))}; {totals['skipped']} skipped")
-    print(f"parameters {totals['before']} -> {totals['after']}; first attempt failed without hard sizes: {sorted(fallen)[:40]}")
+    print(
+        f"\n{time.monotonic() - start:.0f} s; attempts needed {dict(sorted(attempts.items()))}; {totals['skipped']} skipped"
+    )
+    print(
+        f"parameters {totals['before']} -> {totals['after']}; first attempt failed without hard sizes: {sorted(fallen)[:40]}"
+    )
     print(Counter(outcome.problem for outcome in failed.values()).most_common())
     shown = Counter[str]()
     for seed, outcome in sorted(failed.items()):

@@ -215,7 +215,9 @@ def chain(draw: Draw, shape: tuple[int, ...]) -> nn.Module:
 def depthwise(draw: Draw, shape: tuple[int, ...]) -> nn.Module:
     wide, outputs = shape[1] * draw.pick("multiplier", [1, 1, 2]), draw.width()
     stride = draw.pick("stride", [1, 1, 2])
-    deep = draw.conv(shape[1], wide, groups=shape[1], kernel_size=3, padding=draw.pick("padding", [0, 1]), stride=stride)
+    deep = draw.conv(
+        shape[1], wide, groups=shape[1], kernel_size=3, padding=draw.pick("padding", [0, 1]), stride=stride
+    )
     point = draw.conv(wide, outputs, kernel_size=1)
     return nn.Sequential(draw.norm(shape[1]), deep, draw.norm(wide), draw.act(), point, draw.norm(outputs), draw.act())
 
@@ -245,8 +247,12 @@ def twice(draw: Draw, shape: tuple[int, ...]) -> nn.Module:
     shared = draw.conv(c, c, groups=draw.pick("groups", [1, 1, 1, 2]))
     norms = {"norm": draw.norm(c), "first": draw.norm(c)}
     if draw.pick("share", ["conv", "conv and norm"]) == "conv":
-        return Block(lambda m, x: m.act(m.norm(m.conv(m.act(m.first(m.conv(x)))))), conv=shared, act=draw.act(), **norms)
-    return Block(lambda m, x: m.act(m.norm(m.conv(m.act(m.norm(m.conv(m.first(x))))))), conv=shared, act=draw.act(), **norms)
+        return Block(
+            lambda m, x: m.act(m.norm(m.conv(m.act(m.first(m.conv(x)))))), conv=shared, act=draw.act(), **norms
+        )
+    return Block(
+        lambda m, x: m.act(m.norm(m.conv(m.act(m.norm(m.conv(m.first(x))))))), conv=shared, act=draw.act(), **norms
+    )
 
 
 @block(SPATIAL)
@@ -547,7 +553,9 @@ def last(draw: Draw, shape: tuple[int, ...]) -> nn.Module:
     }
     if draw.made["act"] in {"softmax", "normalize"}:
         parts["act"] = nn.GELU()
-    return Block(lambda m, x: x + (m.gamma * m.two(m.act(m.one(m.inner(m.norm(x).movedim(1, -1)))))).movedim(-1, 1), **parts)
+    return Block(
+        lambda m, x: x + (m.gamma * m.two(m.act(m.one(m.inner(m.norm(x).movedim(1, -1)))))).movedim(-1, 1), **parts
+    )
 
 
 # Everything else on images --------------------------------------------------------------------------------------------
@@ -585,10 +593,14 @@ def resize(draw: Draw, shape: tuple[int, ...]) -> nn.Module:
     run = {
         "nearest": lambda m, x: F.interpolate(m.act(m.norm(x)), scale_factor=2),
         "smooth": lambda m, x: F.interpolate(m.norm(x), scale_factor=2, mode=smooth, align_corners=False),
-        "corners": lambda m, x: F.interpolate(m.act(m.norm(x)), size=tuple(5 for _ in x.shape[2:]), mode=smooth, align_corners=True),
+        "corners": lambda m, x: F.interpolate(
+            m.act(m.norm(x)), size=tuple(5 for _ in x.shape[2:]), mode=smooth, align_corners=True
+        ),
         "module": lambda m, x: m.up(m.norm(x)),
     }
-    return Block(run[draw.pick("how", list(run))], norm=draw.norm(shape[1]), act=draw.act(), up=nn.Upsample(scale_factor=2))
+    return Block(
+        run[draw.pick("how", list(run))], norm=draw.norm(shape[1]), act=draw.act(), up=nn.Upsample(scale_factor=2)
+    )
 
 
 @block(SPATIAL)
@@ -626,7 +638,13 @@ def scales(draw: Draw, shape: tuple[int, ...]) -> nn.Module:
         "residual": lambda m, x: x + m.scale * m.norm(x),
     }
     mask = torch.tensor([1.0, 0.0, 1.0]).repeat(shape[1])[: shape[1]].view(*lead, -1, *ones)
-    parts = {"scale": scale, "shift": shift, "one": nn.Parameter(torch.ones(1)), "mask": mask, "norm": draw.norm(shape[1])}
+    parts = {
+        "scale": scale,
+        "shift": shift,
+        "one": nn.Parameter(torch.ones(1)),
+        "mask": mask,
+        "norm": draw.norm(shape[1]),
+    }
     return Block(run[draw.pick("how", list(run))], act=draw.act(), **parts)
 
 
@@ -640,7 +658,9 @@ def barrier(draw: Draw, shape: tuple[int, ...]) -> nn.Module:
         "heads": lambda m, x: x + m.heads(*[m.norm(x).flatten(2).transpose(1, 2)] * 3)[0].transpose(1, 2).view(x.shape),
         "matmul": lambda m, x: (m.square @ m.norm(x).flatten(2)).view(x.shape),
         "einsum": lambda m, x: torch.einsum("ij,nj...->ni...", m.square, m.norm(x)),
-        "scores": lambda m, x: (x.flatten(2) @ (m.norm(x).flatten(2).transpose(1, 2) @ x.flatten(2)).softmax(-1)).view(x.shape),
+        "scores": lambda m, x: (x.flatten(2) @ (m.norm(x).flatten(2).transpose(1, 2) @ x.flatten(2)).softmax(-1)).view(
+            x.shape
+        ),
         "cumsum": lambda m, x: m.norm(x).cumsum(1),
         "sort": lambda m, x: m.norm(x).sort(dim=1)[0],
     }

@@ -120,6 +120,8 @@ def test_compiles_to_one_graph():
         (torch.ones(2, 3), 20, r"square.*\(2, 3\)"),
         (torch.ones(3), 20, r"square.*\(3,\)"),
         (torch.ones(2, 2), -1, "iterations.*got -1"),
+        (torch.ones(2, 2), 2.5, "iterations must be a whole number.*got 2.5"),
+        ([[1.0]], 20, "matrix must be a floating-point tensor, got list"),
         (torch.ones(2, 2, dtype=torch.int64), 20, "matrix must be a floating-point.*int64"),
         (torch.ones(0, 0), 20, r"at least one entry.*\(0, 0\)"),
     ],

@@ -49,7 +49,7 @@ def test_half_precision_parameters_lose_the_start():
 
 @pytest.mark.parametrize("n", [0, -3])
 def test_wrong_size(n):
-    with pytest.raises(SparsityError, match=f"n={n}"):
+    with pytest.raises(SparsityError, match=f"n, the number of entries.*at least 1, got {n}"):
         initial_alpha_beta(n)
 
 

@@ -98,10 +98,16 @@ def test_step_of_zero_changes_nothing(op):
 
 
 @pytest.mark.parametrize("op", ALL)
-@pytest.mark.parametrize("step", [-0.5, math.nan])
+@pytest.mark.parametrize("step", [-0.5, math.nan, math.inf, True])
 def test_wrong_step(op, step):
     with pytest.raises(SparsityError, match=f"proximal step.*got {step}"):
         op(torch.ones(3), step)
+
+
+@pytest.mark.parametrize("op", ALL)
+def test_refuses_what_is_no_tensor(op):
+    with pytest.raises(SparsityError, match="w must be a floating-point tensor, got list"):
+        op([1.0, 2.0], 0.1)
 
 
 @pytest.mark.parametrize("op", [proximal_group_l21, proximal_exclusive_l12])

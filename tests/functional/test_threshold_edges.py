@@ -78,6 +78,13 @@ def test_group_of_one():
     assert torch.equal(simplex_threshold(alpha, beta), torch.ones(2, 1))
 
 
+def test_group_of_one_is_dropped_only_where_the_sigmoid_rounds_to_one():
+    alpha = torch.ones(1)
+    for op in VECTOR:
+        assert op(alpha, torch.tensor(15.0)) > 0
+        assert op(alpha, torch.tensor(20.0)) == 0
+
+
 def test_simplex_does_not_overflow():
     a = simplex_threshold(torch.tensor([1000.0, 1000.0, -1000.0]), torch.tensor(-2.0))
     assert a.tolist() == [0.5, 0.5, 0.0]
@@ -124,7 +131,14 @@ def test_compiles_to_one_graph(op, rgf):
         (torch.ones(2, 3), torch.zeros(2), {"dim": 2}, "dim=2 is out of range"),
         (torch.ones(2, 3), torch.zeros(2), {"dim": -3}, "dim=-3 is out of range"),
         (torch.ones(2, 3), torch.zeros(2), {"dim": (1, -1)}, r"dim=\(1, -1\).*twice"),
-        (torch.ones(2, 3), torch.zeros(2), {"rgf": -0.1}, "non-negative number, got -0.1"),
+        ([1.0, 2.0], torch.tensor(0.0), {}, "alpha must be a floating-point tensor, got list"),
+        (torch.ones(3), -2.0, {}, "beta must be a floating-point tensor, got float"),
+        (torch.ones(3), torch.tensor(0), {}, "beta must be a floating-point tensor, got torch.int64"),
+        (torch.ones(2, 3), torch.zeros(2), {"dim": "0"}, "dim='0' is out of range"),
+        (torch.ones(2, 3), torch.zeros(2), {"rgf": "0.1"}, "elu_alpha must be a finite number.*got '0.1'"),
+        (torch.ones(2, 3), torch.zeros(2), {"rgf": True}, "elu_alpha must be a finite number.*got True"),
+        (torch.ones(2, 3), torch.zeros(2), {"rgf": math.inf}, "elu_alpha must be a finite number.*got inf"),
+        (torch.ones(2, 3), torch.zeros(2), {"rgf": -0.1}, "at least 0, got -0.1"),
     ],
 )
 def test_wrong_arguments(op, alpha, beta, options, message):
@@ -135,6 +149,7 @@ def test_wrong_arguments(op, alpha, beta, options, message):
 @pytest.mark.parametrize(
     ("alpha", "row", "col", "message"),
     [
+        ([[1.0]], torch.zeros(1), torch.zeros(1), "alpha must be a floating-point tensor, got list"),
         (torch.ones(3), torch.zeros(3), torch.zeros(3), r"shape \(..., rows, columns\), got \(3,\)"),
         (torch.ones(2, 3), torch.zeros(3), torch.zeros(3), r"beta_row must.*\(2,\).*got shape \(3,\)"),
         (torch.ones(2, 3), torch.zeros(2), torch.zeros(2), r"beta_col must.*\(3,\).*got shape \(2,\)"),

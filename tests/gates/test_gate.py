@@ -104,9 +104,9 @@ def test_repr_names_shape_and_rgf(build):
 
 
 @every_gate
-@pytest.mark.parametrize("rgf", [-0.1, math.nan])
+@pytest.mark.parametrize("rgf", [-0.1, math.nan, math.inf, True, "0.1"])
 def test_wrong_rgf(build, rgf):
-    with pytest.raises(SparsityError, match=f"rgf must be None or a non-negative.*got {rgf}"):
+    with pytest.raises(SparsityError, match=f"rgf must be a finite number of at least 0, got {rgf!r}"):
         build(rgf=rgf)
 
 
@@ -127,6 +127,30 @@ def test_checked_values_are_detached_float64():
     assert checked_values([1, 2]).tolist() == [1.0, 2.0]
     with pytest.raises(SparsityError, match="got -inf"):
         checked_values([[0.0, -math.inf], [math.nan, 0.0]])
+
+
+def test_values_that_are_no_real_numbers_are_refused():
+    for kind in (SignedGate, SimplexGate, MatrixGate):
+        with pytest.raises(SparsityError, match="must be real numbers, got torch.complex64"):
+            kind.from_values(torch.ones(2, 2, dtype=torch.complex64))
+        for wrong in ("x", [["a"]], [[1.0], [1.0, 2.0]], None):
+            with pytest.raises(SparsityError, match="must be a tensor or nested lists of numbers, got"):
+                kind.from_values(wrong)
+
+
+def test_check_finite_calls_a_nameless_gate_by_its_type():
+    gate = SignedGate(2)
+    gate.beta.detach().fill_(math.nan)
+    with pytest.raises(SparsityError, match="beta of gate 'SignedGate' holds nan"):
+        gate.check_finite("")
+
+
+@every_gate
+def test_can_be_made_on_the_meta_device(build):
+    with torch.device("meta"):
+        gate = build()
+    assert {parameter.device.type for parameter in gate.parameters()} == {"meta"}
+    assert gate().shape == (3, 4)
 
 
 def test_dtypes_of_gates():

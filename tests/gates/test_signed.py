@@ -132,7 +132,16 @@ def test_from_values_refuses_values_that_are_not_finite(bad):
     ("build", "message"),
     [
         (lambda: SignedGate(0), "size=0"),
+        (lambda: SignedGate(2.5), "every dimension of size=2.5 must be a whole number of at least 1, got 2.5"),
+        (lambda: SignedGate("12"), "every dimension of size=12 must be a whole number"),
+        (lambda: SignedGate((2, True)), "whole number of at least 1, got True"),
         (lambda: SignedGate(3, value=math.nan), "got nan"),
+        (lambda: SignedGate(3, value="0.5"), "starts at must be a finite number, got '0.5'"),
+        (lambda: SignedGate(3, value=0), "neither zero, where it gets no gradient.*got 0"),
+        (lambda: SignedGate(3, value=1e-60), "neither zero, .*torch.float32.*got 1e-60"),
+        (lambda: SignedGate(3, value=2e38), "out of the range of torch.float32.*got 2e[+]38"),
+        (lambda: SignedGate.from_values([3.4e38, 3.4e38]), "too large for torch.float32.*sum to"),
+        (lambda: SignedGate.from_values([1.5e38] * 3), "too large for torch.float32.*sum to"),
         (lambda: SignedGate(3, rgf=-0.1), "rgf must.*got -0.1"),
         (lambda: SignedGate.from_values([]), r"size=torch.Size\(\[0\]\)"),
         (lambda: SignedGate.from_values(torch.tensor(1.0)), r"size=torch.Size\(\[\]\)"),
@@ -142,3 +151,30 @@ def test_from_values_refuses_values_that_are_not_finite(bad):
 def test_wrong_arguments(build, message):
     with pytest.raises(SparsityError, match=message):
         build()
+
+
+def test_starts_that_another_dtype_can_hold_are_taken():
+    assert SignedGate(3, value=1e-60, dtype=torch.float64)()[0].item() == pytest.approx(1e-60)
+    assert SignedGate.from_values(torch.full((2,), 3.4e38, dtype=torch.float64))()[0].item() == pytest.approx(3.4e38)
+
+
+def test_a_group_of_one_at_zero_is_dead_for_good():
+    gate = SignedGate.from_values([0.0], rgf=0.1)
+    gate().sum().backward()
+    assert gate.alpha.grad.tolist() == [0.0]
+
+
+def test_reset_goes_back_to_the_value():
+    gate = SignedGate((2, 3), value=-0.25)
+    start = {key: value.clone() for key, value in gate.state_dict().items()}
+    for parameter in gate.parameters():
+        parameter.detach().add_(1)
+    gate.reset_parameters()
+    assert all(torch.equal(value, start[key]) for key, value in gate.state_dict().items())
+
+
+def test_materialised_from_the_meta_device():
+    with torch.device("meta"):
+        gate = SignedGate(4)
+    gate.to_empty(device="cpu").reset_parameters()
+    assert gate().tolist() == pytest.approx([0.5] * 4)

@@ -69,7 +69,7 @@ def test_set_groups_undoes_groups(dim):
 @pytest.mark.parametrize(
     ("size", "options", "message"),
     [
-        (0, {}, "at least one entry in every dimension, got size=0"),
+        (0, {}, "every dimension of size=0 must be a whole number of at least 1, got 0"),
         (-2, {}, "size=-2"),
         ((), {}, r"size=\(\)"),
         ((3, 0), {"dim": 0}, r"size=\(3, 0\)"),

@@ -202,5 +202,37 @@ def test_refuses_input_of_the_wrong_shape(layer, shape, message):
 
 
 def test_refuses_no_channels():
-    with pytest.raises(SparsityError, match="num_features must be at least 1, got 0"):
+    with pytest.raises(SparsityError, match="num_features must be a whole number of at least 1, got 0"):
         SparseBatchNorm2d(0)
+    with pytest.raises(SparsityError, match=r"num_features must be a whole number of at least 1, got 2\.5"):
+        SparseBatchNorm2d(2.5)
+
+
+def test_momentum_and_eps_can_be_set():
+    (sparse, plain), x = pair(SparseBatchNorm2d, nn.BatchNorm2d), data((4, 5, 3, 2))
+    for layer in (sparse, plain):
+        layer.momentum, layer.eps = 0.7, 0.2
+    assert (sparse.momentum, sparse.eps) == (0.7, 0.2)
+    torch.testing.assert_close(sparse(x), plain(x))
+    torch.testing.assert_close(sparse.running_mean, plain.running_mean)
+
+
+@pytest.mark.parametrize("affine", [True, False])
+def test_reset_parameters_makes_it_new(affine):
+    layer = SparseBatchNorm1d(5, value=0.75, affine=affine)
+    new = copy.deepcopy(layer.state_dict())
+    for _ in range(2):
+        layer(torch.randn(8, 5) + 1)
+    for parameter in layer.parameters():
+        parameter.detach().add_(0.1)
+    layer.reset_parameters()
+    assert all(torch.equal(value, new[key]) for key, value in layer.state_dict().items())
+
+
+def test_can_be_made_on_the_meta_device():
+    with torch.device("meta"):
+        layer = SparseBatchNorm2d(8)
+    assert layer(torch.empty(2, 8, 3, 3, device="meta")).shape == (2, 8, 3, 3)
+    layer.to_empty(device="cpu").reset_parameters()
+    assert layer.gate().tolist() == pytest.approx([0.5] * 8)
+    assert layer.running_var.tolist() == [1] * 8

@@ -122,3 +122,14 @@ def test_refuses_mistakes():
     for gate in (SimplexGate(2), SignedGate((3, 1)), MatrixGate(3)):
         with pytest.raises(SparsityError, match=r"one entry a component, shape \(3,\), got \("):
             SparseSum(linears(), gate)
+    with pytest.raises(SparsityError, match="must be a SimplexGate or SignedGate, got tensor"):
+        SparseSum(linears(1), torch.ones(1))
+    with pytest.raises(SparsityError, match="component 1 of a SparseSum must be a torch.nn.Module, got 3"):
+        SparseSum([nn.Identity(), 3])
+
+
+@pytest.mark.parametrize("train", [True, False])
+def test_refuses_outputs_of_different_shapes(train):
+    mix = SparseSum([nn.Linear(4, 2), nn.Linear(4, 1)]).train(train)
+    with pytest.raises(SparsityError, match=r"component 1 gives \(5, 1\), those before it \(5, 2\)"):
+        mix(torch.randn(5, 4))

@@ -199,15 +199,20 @@ def test_lp_has_no_proximal():
         Lp(0.5).proximal(torch.ones(3), 0.1)
 
 
-@pytest.mark.parametrize("p", [0, -1.0, math.inf, math.nan])
+@pytest.mark.parametrize("p", [0, -1.0, math.inf, math.nan, "a", True])
 def test_lp_refuses_a_bad_exponent(p):
-    with pytest.raises(SparsityError, match="positive, finite p"):
+    with pytest.raises(SparsityError, match="p must be a finite number above 0, got"):
         Lp(p)
 
 
 @pytest.mark.parametrize(
     "arguments",
-    [{}, {"size": 2, "groups": [[0]]}, {"size": 0}, *({"groups": g} for g in ([], [[]], [[0, 1], [1]], [[-1]]))],
+    [
+        {},
+        {"size": 2, "groups": [[0]]},
+        *({"size": size} for size in (0, 2.5, "12", True)),
+        *({"groups": groups} for groups in ([], [[]], [[0, 1], [1]], [[-1]], [0, 1], [[0.5]], 3, "ab")),
+    ],
     ids=str,
 )
 def test_group_norm_refuses_bad_groups(arguments):
@@ -219,3 +224,28 @@ def test_explicit_groups_beyond_the_row_are_named():
     for call in (GroupL21(groups=[[0, 7]]), lambda a: GroupL21(groups=[[0, 7]]).proximal(a, 0.1)):
         with pytest.raises(SparsityError, match=r"names entry 7.* 7 entries"):
             call(torch.ones(2, 7))
+
+
+def test_group_norm_refuses_a_single_number():
+    norm = GroupL21(2)
+    for call in (norm, lambda a: norm.proximal(a, 0.1)):
+        with pytest.raises(SparsityError, match=r"needs (values|weights) of shape \(\.\.\., n\), got a single number"):
+            call(torch.tensor(1.0))
+
+
+@pytest.mark.parametrize("p", [50.0, 1000.0])
+def test_lp_of_a_large_exponent_does_not_underflow(p):
+    row = torch.tensor([0.01, -0.02, 0.005, 0.0])
+    assert Lp(p)(row).item() == pytest.approx(0.02, rel=1e-6)
+    row.requires_grad_()
+    Lp(p)(row).backward()
+    assert row.grad.tolist() == pytest.approx([0.0, -1.0, 0.0, 0.0], abs=1e-6)
+
+
+@pytest.mark.parametrize("p", [0.5, 3.0, 40.0])
+@pytest.mark.parametrize("scale", [1e-12, 1.0, 1e12])
+def test_lp_gradcheck_at_every_scale(p, scale):
+    a = random_rows(3, 7)
+    a = (a.sign() * (a.abs() + 0.2)).requires_grad_()
+    assert torch.autograd.gradcheck(lambda a: Lp(p)(a * scale) / scale, a)
+    assert torch.autograd.gradgradcheck(lambda a: Lp(p)(a * scale) / scale, a)

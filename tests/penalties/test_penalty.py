@@ -1,7 +1,9 @@
 """The loss term against a plain loop over gates, entries and groups."""
 
 import math
+from fractions import Fraction
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -107,9 +109,9 @@ def test_a_shared_gate_counts_once():
 
 
 def test_says_when_there_are_no_gates():
-    with pytest.raises(SparsityError, match=r"Linear has no gates to penalise; call diffsparse\.sparsify"):
+    with pytest.raises(SparsityError, match=r"Linear has no gates; call diffsparse\.sparsify"):
         Penalty(nn.Linear(2, 2), strength=1)
-    with pytest.raises(SparsityError, match="no gates to penalise among what 'nowhere' chooses"):
+    with pytest.raises(SparsityError, match="the selection 'nowhere' chooses no gate of Mixed"):
         Penalty(Mixed(), strength=1, only="nowhere")
 
 
@@ -213,14 +215,40 @@ def test_a_fixed_strength_stays_and_can_be_set():
         other.load_state_dict(Penalty(SignedGate(4), schedule=GradualStrength(0, 1, 0, 1)).state_dict())
 
 
-@pytest.mark.parametrize("strength", [-1e-5, math.nan, math.inf, "1e-5"])
+@pytest.mark.parametrize("strength", [-1e-5, math.nan, math.inf, "1e-5", True])
 def test_refuses_a_bad_strength(strength):
     with pytest.raises(SparsityError, match="strength must be a finite number of at least 0"):
         Penalty(SignedGate(4), strength=strength)
 
 
+@pytest.mark.parametrize("strength", [np.float32(0.5), np.int64(1), Fraction(1, 2)], ids=repr)
+def test_takes_any_real_number(strength):
+    assert Penalty(SignedGate(4), strength=strength).strength == float(strength)
+
+
+def test_a_function_is_asked_about_gates_alone():
+    model, asked = sparsify(nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3), nn.BatchNorm1d(3))), []
+    penalty = Penalty(model, strength=1, only=lambda name, gate: asked.append((name, gate)) or name.startswith("1"))
+    assert asked == [("1.gate", model[1].gate), ("2.gate", model[2].gate)]
+    assert list(penalty.gates) == ["1.gate"]
+
+
+@pytest.mark.parametrize("state", [{}, {"strength": 1}, None, {"strength": "x", "schedule": None}], ids=str)
+def test_refuses_a_foreign_state(state):
+    penalty = Penalty(SignedGate(4), strength=0.5)
+    with pytest.raises(SparsityError, match=r"a saved penalty is|strength must be"):
+        penalty.load_state_dict(state)
+    assert penalty.strength == 0.5
+
+
 def test_refuses_other_mistakes():
     gate = SignedGate(4)
+    with pytest.raises(SparsityError, match=r"model must be a torch\.nn\.Module, got 'x'"):
+        Penalty("x", strength=1)
+    with pytest.raises(SparsityError, match=r"schedule must be a GradualStrength, got 0\.1"):
+        Penalty(gate, schedule=0.1)
+    with pytest.raises(SparsityError, match=r"'SignedGate' has groups of 4"):
+        Penalty(gate, GroupL21(groups=[[9]]), strength=1)
     with pytest.raises(SparsityError, match=r"norm must be one of L1.*'l1'"):
         Penalty(gate, "l1", strength=1)
     for arguments in ({}, {"strength": 1, "schedule": GradualStrength(0, 1, 0, 1)}):

@@ -86,6 +86,27 @@ def test_a_parameter_given_twice_shrinks_once():
     torch.testing.assert_close(w.detach(), torch.full((2,), 0.9))
 
 
+def test_frozen_parameters_are_left_alone():
+    frozen, free, _ = weights()
+    before = frozen.detach().clone()
+    optimizer = torch.optim.SGD([frozen, free], lr=0.1)
+    ProximalStep(optimizer, [frozen, free], L1(), strength=1.0)
+    frozen.requires_grad_(False)
+    free.grad = torch.zeros_like(free)
+    optimizer.step()
+    assert torch.equal(frozen, before)
+    frozen.requires_grad_()
+    optimizer.step()
+    assert not torch.equal(frozen, before)
+
+
+@pytest.mark.parametrize("norm", [GroupL21(2), ExclusiveL12()], ids=repr)
+def test_refuses_a_single_number(norm):
+    number = nn.Parameter(torch.tensor(1.0))
+    with pytest.raises(SparsityError, match="single number|at least one dimension"):
+        ProximalStep(torch.optim.SGD([number], lr=0.1), [number], norm, 0.1)
+
+
 def test_refuses_mistakes():
     inside, outside, _ = weights()
     optimizer = torch.optim.SGD([inside], lr=0.1)
@@ -97,7 +118,7 @@ def test_refuses_mistakes():
         ProximalStep(optimizer, [inside], "l1", 0.1)
     with pytest.raises(SparsityError, match="no parameters"):
         ProximalStep(optimizer, [], L1(), 0.1)
-    for strength in (-1.0, math.nan, math.inf):
+    for strength in (-1.0, math.nan, math.inf, "x", True):
         with pytest.raises(SparsityError, match="strength must be a finite number"):
             ProximalStep(optimizer, [inside], L1(), strength)
     before = inside.detach().clone()

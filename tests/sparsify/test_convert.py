@@ -141,7 +141,7 @@ def zero_scales():
 
 
 def test_warns_of_shifts_that_are_lost():
-    with pytest.warns(SparsityWarning, match=r"2 channel\(s\) of 'layer1\.bn' have a scale of exactly zero"):
+    with pytest.warns(SparsityWarning, match=r"2 channel\(s\) of 'layer1\.bn' have a shift and a scale of zero"):
         layer = make_sparse("layer1.bn", zero_scales(), None, None)
     x = torch.randn(5, 6)
     y, expected = layer(x), zero_scales()(x)
@@ -182,3 +182,48 @@ def test_warns_of_steep_shifts_but_keeps_the_output():
     close(layer(x), norm()(x))
     torch.testing.assert_close(layer(x)[:, 2], torch.full((5,), 0.3), atol=1e-5, rtol=0)
     assert torch.isfinite(layer.bias).all()
+
+
+def test_a_quotient_beyond_half_precision_drops_the_channel():
+    norm = trained(dtype=torch.float16)
+    norm.weight.detach()[:3] = torch.tensor([1e-6, 1e-6, 0.5])
+    norm.bias.detach()[:3] = torch.tensor([0.5, 0.0, 0.25])
+    with pytest.warns(
+        SparsityWarning, match=r"1 channel\(s\) of 'bn' have a shift and a .* torch\.float16 cannot hold"
+    ):
+        layer = make_sparse("bn", norm, None, None)
+    assert torch.isfinite(layer.bias).all()
+    assert (layer.gate() == 0).tolist() == [True, *[False] * 5]
+    scale, shift = layer.scale_and_shift()
+    torch.testing.assert_close(scale[1:], norm.weight[1:].float(), rtol=1e-3, atol=1e-6)
+    torch.testing.assert_close(shift[1:], norm.bias[1:].float(), rtol=2e-3, atol=1e-6)
+
+
+def test_a_quotient_beyond_float32_drops_the_channel():
+    norm = trained()
+    norm.weight.detach().mul_(1e-35)
+    norm.bias.detach().fill_(1e5)
+    with pytest.warns(
+        SparsityWarning, match=r"6 channel\(s\) of 'bn' have a shift and a .* torch\.float32 cannot hold"
+    ):
+        layer = make_sparse("bn", norm, None, None)
+    assert torch.isfinite(layer.bias).all()
+    assert not layer.gate().any()
+
+
+def with_scales(*scales):
+    norm = nn.BatchNorm1d(len(scales))
+    norm.weight.detach().copy_(torch.tensor(scales))
+    return norm
+
+
+def test_warns_of_scales_that_the_gate_cannot_take():
+    with pytest.warns(SparsityWarning, match=r"3 channel\(s\) of 'bn' have a scale that torch\.float32 cannot tell"):
+        make_sparse("bn", with_scales(1e30, 1e-5, 1.0, 1.0), None, None)
+
+
+@pytest.mark.parametrize("scales", [(1.0, 1e-9, 1e-30, 0.0), (1e-4, 1e-12, 1e-5), (100.0, 0.01, -1.0), (1e30, 5e29)])
+def test_scales_that_decayed_or_keep_together_are_silent(scales):
+    norm = with_scales(*scales)
+    layer = make_sparse("bn", norm, None, None)
+    assert (layer.gate() - norm.weight).abs().max() <= 1e-6 * norm.weight.abs().max()

@@ -73,9 +73,9 @@ def test_an_empty_group_is_left_out():
 
 
 @pytest.mark.parametrize("name", ["weight_decay", "gate_weight_decay"])
-@pytest.mark.parametrize("value", [-1e-4, math.nan, math.inf])
+@pytest.mark.parametrize("value", [-1e-4, math.nan, math.inf, "a", True])
 def test_refuses_a_bad_decay(name, value):
-    with pytest.raises(SparsityError, match=f"^{name} must be a finite number of at least 0, got {value}"):
+    with pytest.raises(SparsityError, match=f"^{name} must be a finite number of at least 0, got {value!r}"):
         parameter_groups(gated_model(), **{name: value})
 
 
@@ -104,3 +104,8 @@ def test_decay_on_alpha_only_rescales():
     assert not (gate() == 0).any()
     torch.testing.assert_close(gate() / gate().max(), torch.linspace(0.1, 1.0, 10), rtol=1e-4, atol=1e-5)
     assert gate().max() < 0.5
+
+
+def test_refuses_what_is_no_module():
+    with pytest.raises(SparsityError, match=r"model must be a torch\.nn\.Module, got 'x'"):
+        parameter_groups("x")

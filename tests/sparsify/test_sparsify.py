@@ -147,10 +147,65 @@ class Renamed(nn.BatchNorm1d):
 
 def test_a_batch_norm_with_its_own_forward_is_left_alone():
     model = nn.Sequential(Doubled(3), nn.BatchNorm1d(3), Renamed(3))
-    with pytest.warns(SparsityWarning, match="forward of their own: 0$"):
+    with pytest.warns(SparsityWarning, match="left alone, being batch norms with a forward pass.*: 0$"):
         sparsify(model)
     assert type(model[0]) is Doubled
     assert sparse_names(model) == ["1", "2"]
+
+
+class Extra(nn.BatchNorm1d):
+    def __init__(self, features):
+        super().__init__(features)
+        self.temperature = nn.Parameter(torch.ones(()))
+
+
+class Counted(nn.BatchNorm1d):
+    def __init__(self, features):
+        super().__init__(features)
+        self.register_buffer("calls", torch.zeros(()))
+
+
+class AnyShape(nn.BatchNorm1d):
+    def _check_input_dim(self, input):
+        pass
+
+
+def pruned(features):
+    return nn.utils.prune.l1_unstructured(nn.BatchNorm1d(features), "weight", amount=1)
+
+
+@pytest.mark.parametrize("make", [Doubled, Extra, Counted, AnyShape, pruned])
+def test_what_does_more_than_a_batch_norm_is_left_alone(make):
+    special = make(3)
+    model = nn.Sequential(nn.BatchNorm1d(3), special)
+    with pytest.warns(SparsityWarning, match="left alone.*: 1$"):
+        sparsify(model)
+    assert model[1] is special
+    assert sparse_names(model) == ["0"]
+
+
+@pytest.mark.filterwarnings("ignore:Lazy modules:UserWarning")
+def test_a_lazy_batch_norm_that_has_its_size_is_replaced():
+    model = nn.Sequential(nn.LazyBatchNorm1d())
+    model(torch.randn(4, 3))
+    assert isinstance(sparsify(model)[0], SparseBatchNorm1d)
+
+
+def test_refuses_what_is_no_module():
+    with pytest.raises(SparsityError, match=r"model must be a torch\.nn\.Module, got 'x'"):
+        sparsify("x")
+
+
+def test_a_function_is_asked_about_batch_norms_alone():
+    asked = []
+    net = sparsify(sparsify(Net(), "stem"), lambda name, norm: asked.append(name) or norm.weight is not None)
+    assert asked == NAMES[1:]
+    assert sparse_names(net) == NAMES
+
+
+def test_a_function_does_not_choose_what_is_inside():
+    with pytest.raises(SparsityError, match="chooses no batch norm"):
+        sparsify(Net(), lambda name, module: name == "blocks")
 
 
 @pytest.mark.parametrize("case", ["lost", "steep", "own"])
@@ -163,17 +218,28 @@ def test_warnings_point_at_the_caller(case):
     assert [warning.filename for warning in caught] == [__file__]
 
 
+def spoilt(norm):
+    norm.weight.detach()[0] = float("nan")
+    return norm
+
+
 def wrong_models():
     lazy = nn.Sequential(nn.BatchNorm2d(3), nn.LazyBatchNorm2d())
-    nan = nn.Sequential(nn.BatchNorm2d(3), nn.BatchNorm2d(3))
-    nan[1].weight.detach()[0] = float("nan")
+    nan = nn.Sequential(nn.BatchNorm2d(3), spoilt(nn.BatchNorm2d(3)))
     return {
         "lazy": (lazy, {}, "'1' is a lazy batch norm without a size yet"),
         "nan": (nan, {}, "weight of '1' holds nan"),
-        "start": (nn.Sequential(nn.BatchNorm2d(3)), {"start": float("inf")}, "finite, got inf"),
+        "start": (nn.Sequential(nn.BatchNorm2d(3)), {"start": float("inf")}, "start must be a finite number, got inf"),
+        "no number": (nn.Sequential(nn.BatchNorm2d(3)), {"start": "0.5"}, "start must be a finite number, got '0.5'"),
+        "zero": (nn.Sequential(nn.BatchNorm2d(3)), {"start": 0}, "neither zero, where it gets no gradient.*got 0"),
         "rgf": (nn.Sequential(nn.BatchNorm2d(3)), {"rgf": -1.0}, "rgf must be"),
         "nothing": (nn.Sequential(nn.Linear(2, 2)), {}, "nothing to gate in Sequential: looked for BatchNorm1d"),
-        "typo": (Net(), {"only": "blok*"}, r"nothing to gate in Net.* among what 'blok\*' chooses"),
+        "typo": (Net(), {"only": "blok*"}, r"the selection 'blok\*' chooses no batch norm to gate of Net"),
+        "half a typo": (Net(), {"only": ["stem", "blok*"]}, r"the selection 'blok\*' chooses no batch norm"),
+        "empty name": (Net(), {"only": ""}, "a selection is"),
+        "empty": (Net(), {"only": []}, r"the selection \[\] is empty"),
+        "own": (nn.Sequential(Doubled(3)), {}, "nothing to gate in Sequential: batch norms with a forward.*: 0$"),
+        "bare": (spoilt(nn.BatchNorm2d(3)), {}, "weight of 'BatchNorm2d' holds nan"),
         "selection": (Net(), {"only": 3}, "a selection is"),
         "twice": (sparsify(Net()), {}, r"nothing to gate.*4 sparse batch norm\(s\) are there already"),
     }

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from diffsparse import GroupL21, MatrixGate, SignedGate, SimplexGate, SparseSum, SparsityError, sparsify, sparsity
+from diffsparse import L1, GroupL21, MatrixGate, SignedGate, SimplexGate, SparseSum, SparsityError, sparsify, sparsity
 
 
 @pytest.fixture
@@ -105,3 +105,26 @@ def test_names_the_gate_that_holds_nan(model):
 def test_says_when_there_are_no_gates():
     with pytest.raises(SparsityError, match=r"Linear has no gates; call diffsparse\.sparsify"):
         sparsity(nn.Linear(2, 2))
+
+
+def test_only_chooses_as_for_a_penalty(model):
+    for only, names in [
+        ("net", ["net.1", "net.3"]),
+        (SimplexGate, ["mix"]),
+        (lambda name, gate: gate.alpha.dim() == 2, ["matrix", "batch"]),
+        (["batch", "net.1"], ["net.1", "batch"]),
+    ]:
+        assert [row.name for row in sparsity(model, only=only).gates] == names
+    with pytest.raises(SparsityError, match="the selection 'nowhere' chooses no gate"):
+        sparsity(model, only="nowhere")
+
+
+@pytest.mark.parametrize("wrong", [12, L1()], ids=repr)
+def test_refuses_other_groups(model, wrong):
+    with pytest.raises(SparsityError, match=r"groups must be None or a GroupL21.*got"):
+        sparsity(model, wrong)
+
+
+def test_refuses_what_is_no_module():
+    with pytest.raises(SparsityError, match=r"model must be a torch\.nn\.Module, got 'x'"):
+        sparsity("x")

@@ -5,6 +5,7 @@ SHA-256 of the whole file with the 64 digits of the hash itself written as zeros
 """
 
 import hashlib
+import itertools
 import json
 import os
 from collections.abc import Mapping
@@ -43,21 +44,21 @@ _CHUNK = 1 << 20
 def write_tensors(file: BinaryIO, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
     """Write a safetensors file with the hash of its content in `metadata`; tensors pass through memory one by one."""
     # the widest first keeps every tensor aligned to its own size
-    names = sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))
+    order = sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))
+    sizes = [tensors[name].numel() * tensors[name].element_size() for name in order]
+    ends = dict(zip(order, itertools.accumulate(sizes), strict=True))
+    starts = {name: ends[name] - size for name, size in zip(order, sizes, strict=True)}
     header: dict[str, Any] = {"__metadata__": {**metadata, HASH: _NO_HASH}}
-    offset = 0
-    for name in names:
-        tensor = tensors[name]
-        end = offset + tensor.numel() * tensor.element_size()
-        header[name] = {"dtype": DTYPE_NAMES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [offset, end]}
-        offset = end
+    for name, tensor in tensors.items():
+        place = [starts[name], ends[name]]
+        header[name] = {"dtype": DTYPE_NAMES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": place}
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
     if len(text) > _LARGEST_HEADER:
         raise CheckpointError(f"the header would have {len(text)} bytes, more than the {_LARGEST_HEADER} of the format")
     digest = hashlib.sha256()
     _put(file, digest, len(text).to_bytes(8, "little") + text)
-    for name in names:
+    for name in order:
         _put(file, digest, raw_bytes(tensors[name]))
     file.seek(8 + text.index(_hash_field(_NO_HASH)))
     file.write(_hash_field(digest.hexdigest()))
@@ -79,7 +80,7 @@ def read_json(file: BinaryIO, path: str) -> bytes:
             f"'{path}' is a pickle, as torch.save writes it, and was not opened because pickles can run code. "
             "Load it into a model with torch.load(..., weights_only=True) and save that with diffsparse"
         )
-    if start[8:] != b"{" or length > min(size - 8, _LARGEST_HEADER):
+    if start[8:] != b"{" or not 2 <= length <= min(size - 8, _LARGEST_HEADER):
         raise CheckpointError(f"'{path}' ({size} bytes) is truncated, damaged or no safetensors file")
     return start[8:] + file.read(length - 1)
 

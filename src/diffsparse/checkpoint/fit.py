@@ -35,6 +35,13 @@ def differences(header: Header, model: nn.Module) -> list[str]:
     return found
 
 
+def strangers(header: Header, model: nn.Module) -> list[str]:
+    """Tensors of the file whose layers the model does not have at all, one sentence each."""
+    layers = {name for name, _ in model.named_modules(remove_duplicate=False)}
+    names = (name for name in header.all_tensors() if name.rpartition(".")[0] not in layers)
+    return [f"'{name}' is in the file but not in the model" for name in names]
+
+
 def split_ties(values: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> list[str]:
     """Tensors that are one in the model's `state` and hold different `values` in the file."""
     return [

@@ -11,7 +11,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parameter import is_lazy
 
 from diffsparse.checkpoint.errors import CheckpointError
-from diffsparse.checkpoint.fit import differences, in_words, split_ties
+from diffsparse.checkpoint.fit import differences, in_words, split_ties, strangers
 from diffsparse.checkpoint.header import Header
 from diffsparse.checkpoint.read import read_header
 from diffsparse.checkpoint.save import unwrapped
@@ -60,7 +60,7 @@ def load(path: str | os.PathLike[str], model: Model) -> Model:
         shaped = _with_gates(shaped, header)
         found = differences(header, shaped)
     except SparsityError as error:
-        found = [str(error)]
+        found = [str(error), *strangers(header, own)]
     if not found:
         values = _values(path, header)
         found = split_ties(values, shaped.state_dict())

@@ -1,9 +1,11 @@
 """`diffsparse demo`: plain and gated training of a small residual net on digits, side by side."""
 
 import json
-import math
+import os
 import platform
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -11,13 +13,13 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from torch import Tensor, nn
 
 import diffsparse
+from diffsparse.cli.progress import Report
 from diffsparse.data import Split, load_digits
-from diffsparse.errors import SparsityError
+from diffsparse.errors import SparsityError, require_number, require_whole
 from diffsparse.models import PreResNet
 from diffsparse.penalties import Penalty
 from diffsparse.sparsify import Sparsity, parameter_groups, sparsify, sparsity
@@ -58,38 +60,52 @@ class Outcome:
 
 
 def run_demo(config: Demo) -> None:
-    """Train both nets with a progress bar, print the table, write the JSON."""
+    """Train both nets, print how far they are and then the table, write the JSON."""
     _check(config)
     console = Console()
     data = load_digits(seed=config.seed)
     nets = {"plain": _build(config, gated=False), "gated": _build(config, gated=True)}
     outcomes: dict[str, Outcome] = {}
-    columns = (
-        TextColumn("{task.description:<8}"),
-        BarColumn(),
-        TextColumn("{task.fields[note]}"),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=console) as progress:
+    with _one_thread(), Report(console, config.epochs) as report:
         for kind, (model, penalty) in nets.items():
-            task = progress.add_task(kind, total=config.epochs, note="")
-            outcomes[kind] = _train(config, data, model, penalty, progress, task)
+            report.begin(kind)
+            outcomes[kind] = _train(config, data, model, penalty, report)
+        record = _record(config, outcomes)
     console.print(_table(outcomes))
     if config.output is not None:
-        _write(config, outcomes, config.output)
+        _write(record, config.output)
         console.print(f"results in {config.output}")
 
 
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Tensors this small gain nothing from several threads, and lose much to them on a busy machine."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
 def _check(config: Demo) -> None:
-    for name in ("epochs", "batch_size", "width"):
-        if getattr(config, name) < 1:
-            raise SparsityError(f"{name} must be at least 1, got {getattr(config, name)}")
-    if config.batch_size > 1024:
-        raise SparsityError(f"batch_size must be at most 1024 for this small data set, got {config.batch_size}")
-    if not 0 < config.learning_rate < math.inf:
-        raise SparsityError(f"learning_rate must be a positive number, got {config.learning_rate}")
-    if config.output is not None and not config.output.absolute().parent.is_dir():
-        raise SparsityError(f"the folder of --output does not exist: {config.output.absolute().parent}")
+    require_whole("epochs", config.epochs, low=1)
+    require_whole("width", config.width, low=1)
+    # more would leave no whole batch of this small data set
+    require_whole("batch_size", config.batch_size, low=1, high=1024)
+    require_whole("seed", config.seed, low=0, high=2**63 - 1)
+    require_number("learning_rate", config.learning_rate, above=0)
+    if config.output is not None:
+        _check_writable(config.output.absolute())
+
+
+def _check_writable(path: Path) -> None:
+    if not path.parent.is_dir():
+        raise SparsityError(f"the folder of --output does not exist: {path.parent}")
+    if path.is_dir():
+        raise SparsityError(f"--output must be a file, got the folder {path}")
+    if not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise SparsityError(f"--output cannot be written: {path}")
 
 
 def _build(config: Demo, gated: bool) -> tuple[nn.Module, Penalty | None]:
@@ -101,9 +117,7 @@ def _build(config: Demo, gated: bool) -> tuple[nn.Module, Penalty | None]:
     return model, Penalty(model, strength=config.strength)
 
 
-def _train(
-    config: Demo, data: Split, model: nn.Module, penalty: Penalty | None, progress: Progress, task: TaskID
-) -> Outcome:
+def _train(config: Demo, data: Split, model: nn.Module, penalty: Penalty | None, report: Report) -> Outcome:
     torch.manual_seed(config.seed)
     optimizer = torch.optim.SGD(parameter_groups(model), lr=config.learning_rate, momentum=0.9, nesterov=True)
     batches = len(data.train_images) // config.batch_size
@@ -121,7 +135,7 @@ def _train(
             optimizer.step()
             schedule.step()
         note = f"loss {loss.item():.3f}" + ("" if penalty is None else f", zero channels {sparsity(model).channels}")
-        progress.update(task, advance=1, note=note)
+        report.epoch_done(note)
     seconds = time.perf_counter() - began
     accuracy = _accuracy(model, data.test_images, data.test_labels)
     return Outcome(accuracy=accuracy, seconds=seconds, sparsity=None if penalty is None else sparsity(model))
@@ -146,8 +160,8 @@ def _table(outcomes: dict[str, Outcome]) -> Table:
     return table
 
 
-def _write(config: Demo, outcomes: dict[str, Outcome], path: Path) -> None:
-    record: dict[str, Any] = {
+def _record(config: Demo, outcomes: dict[str, Outcome]) -> dict[str, Any]:
+    return {
         "command": "diffsparse demo",
         "config": {key: value for key, value in asdict(config).items() if key != "output"},
         "versions": {
@@ -165,4 +179,10 @@ def _write(config: Demo, outcomes: dict[str, Outcome], path: Path) -> None:
             for kind, outcome in outcomes.items()
         },
     }
-    path.write_text(json.dumps(record, indent=2) + "\n")
+
+
+def _write(record: dict[str, Any], path: Path) -> None:
+    try:
+        path.write_text(json.dumps(record, indent=2) + "\n")
+    except OSError as error:
+        raise SparsityError(f"--output cannot be written: {error}") from error

@@ -51,12 +51,19 @@ class Analysis:
         self.round_to = round_to
         self.removed: dict[str, Call] = {}
         self.emitted: dict[str, Call] = {}
-        self.nodes = self._without_dead_modules()
-        for node in self.nodes:
-            node.rigid = not trusting and names_sizes(node)
-        self._free_layers()
-        self._reset()
-        self._find_needs()
+        self._unread: set[str] = set()
+        # a constant that nobody reads needs no map: its layers are taken one by one
+        while True:
+            self.nodes = self._without_dead_modules()
+            for node in self.nodes:
+                node.rigid = not trusting and names_sizes(node)
+            self._free_layers()
+            self._reset()
+            self._find_needs()
+            unread = {name for name, call in self.emitted.items() if call.output and not call.output.need.any()}
+            if not unread:
+                break
+            self._unread |= unread
         self._find_widths(narrow)
 
     @property
@@ -85,6 +92,7 @@ class Analysis:
     def _without_dead_modules(self) -> list[Node]:
         """Nodes, with each module that only passes on its input, or emits one constant, as a single node."""
         counts = self.graph.call_counts()
+        self.removed, self.emitted = {}, {}
         replaced: dict[int, Node] = {}
         inside: set[int] = set()
         for call in self.graph.calls:
@@ -115,7 +123,7 @@ class Analysis:
         if out.axis is None or not any(True for _ in call.module.parameters()):
             return None
         passes = out.origin is start.origin and out is not start and out.axis == start.axis
-        emits = out.known and not out.fixed.all()
+        emits = out.known and not out.fixed.all() and call.name not in self._unread
         if not (passes or emits) or self._leaks(call):
             return None
         return Passed() if passes else Emitted()

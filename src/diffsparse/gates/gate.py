@@ -22,7 +22,7 @@ class Gate(nn.Module, ABC):
 
     def __init__(self, rgf: float | None = None) -> None:
         super().__init__()
-        self.rgf = None if rgf is None else require_number("rgf, unless None,", rgf, low=0)
+        self.rgf = None if rgf is None else require_number("rgf", rgf, low=0)
 
     @abstractmethod
     def forward(self) -> Tensor:
@@ -36,11 +36,12 @@ class Gate(nn.Module, ABC):
         """
 
     def check_finite(self, name: str) -> None:
-        """Raise if a parameter of this gate is NaN or infinite; the message calls the gate by `name`, or by its type."""
+        """Raise if a parameter of this gate is NaN or infinite; the message calls the gate `name`, or by its type."""
         for key, parameter in self.named_parameters(recurse=False):
             if not bool(torch.isfinite(parameter).all()):
                 bad = parameter[~torch.isfinite(parameter)][0].item()
-                raise SparsityError(f"{key} of gate '{name or type(self).__name__}' holds {bad}; every entry must be a finite number")
+                gate = name or type(self).__name__
+                raise SparsityError(f"{key} of gate '{gate}' holds {bad}; every entry must be a finite number")
 
     def _revive(self, values: Tensor, scale: Tensor) -> None:
         """Push entries of `values` that rounding dropped just over their threshold, in growing steps of `scale`."""
@@ -79,7 +80,9 @@ def checked_values(values: Tensor | Sequence[Any]) -> Tensor:
     try:
         given = torch.as_tensor(values).detach()
     except (TypeError, ValueError, RuntimeError):
-        raise SparsityError(f"the values of a gate must be a tensor or nested lists of numbers, got {values!r}") from None
+        raise SparsityError(
+            f"the values of a gate must be a tensor or nested lists of numbers, got {values!r}"
+        ) from None
     if given.is_complex():
         raise SparsityError(f"the values of a gate must be real numbers, got {given.dtype}")
     if not given.is_floating_point():
@@ -94,7 +97,9 @@ def require_room(rows: Tensor, dtype: torch.dtype) -> None:
     """Raise if the magnitudes of a competition group, rows of `rows`, add up to more than `dtype` can hold."""
     total = rows.abs().sum(-1).max().item()
     if not total <= torch.finfo(dtype).max:
-        raise SparsityError(f"the values of a gate are too large for {dtype}: the parameters of a group sum to {total:g}")
+        raise SparsityError(
+            f"the values of a gate are too large for {dtype}: the parameters of a group sum to {total:g}"
+        )
 
 
 def gate_dtype(dtype: torch.dtype | None) -> torch.dtype:

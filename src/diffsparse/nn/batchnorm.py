@@ -5,7 +5,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from diffsparse.errors import SparsityError
+from diffsparse.errors import SparsityError, require_whole
 from diffsparse.gates import SignedGate
 from diffsparse.nn.statistics import BatchStatistics, SyncStatistics
 
@@ -21,9 +21,10 @@ class SparseBatchNorm(nn.Module):
     Args:
         num_features, eps, momentum, affine, track_running_stats: as for `nn.BatchNorm2d`. Without `affine` there is
             no `bias`; the gate is always there.
-        value: what every gate starts at.
+        value: what every gate starts at; not 0.
         rgf: `elu_alpha` of rectified gradient flow, or None.
 
+    There is no `weight`: the scale is `gate()`. It is not for `torch.jit.script`.
     `SyncBatchNorm.convert_sync_batchnorm(model)` makes the statistics global under DDP, on GPUs and on CPU.
     """
 
@@ -46,8 +47,7 @@ class SparseBatchNorm(nn.Module):
         rgf: float | None = None,
     ) -> None:
         super().__init__()
-        if num_features < 1:
-            raise SparsityError(f"num_features must be at least 1, got {num_features}")
+        require_whole("num_features", num_features, low=1)
         self.gate = SignedGate(num_features, value=value, rgf=rgf, device=device, dtype=dtype)
         self.statistics = BatchStatistics(num_features, eps, momentum, track_running_stats, device, dtype)
         bias = nn.Parameter(torch.zeros(num_features, device=device, dtype=dtype)) if affine else None
@@ -89,9 +89,17 @@ class SparseBatchNorm(nn.Module):
     def eps(self) -> float:
         return self.statistics.eps
 
+    @eps.setter
+    def eps(self, value: float) -> None:
+        self.statistics.eps = value
+
     @property
     def momentum(self) -> float | None:
         return self.statistics.momentum
+
+    @momentum.setter
+    def momentum(self, value: float | None) -> None:
+        self.statistics.momentum = value
 
     @property
     def affine(self) -> bool:
@@ -115,6 +123,13 @@ class SparseBatchNorm(nn.Module):
 
     def reset_running_stats(self) -> None:
         self.statistics.reset_running_stats()
+
+    def reset_parameters(self) -> None:
+        """Fresh statistics, every gate at the constructor's `value`, every b at zero."""
+        self.reset_running_stats()
+        self.gate.reset_parameters()
+        if self.bias is not None:
+            self.bias.detach().zero_()
 
     def extra_repr(self) -> str:
         return f"{self.num_features}, affine={self.affine}"

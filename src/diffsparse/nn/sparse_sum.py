@@ -6,8 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from diffsparse.errors import SparsityError
-from diffsparse.gates import SignedGate, SimplexGate
+from diffsparse.errors import SparsityError, require_module
+from diffsparse.gates import Gate, SignedGate, SimplexGate
 
 
 class SparseSum(nn.Module):
@@ -17,11 +17,12 @@ class SparseSum(nn.Module):
         components: the f_i; all take the same input and give outputs of one shape.
         gate: a `SimplexGate` (default) or `SignedGate` with one entry a component.
 
-    In eval mode a component whose gate is zero is not run. When all are dropped the output is zero.
+    In eval mode a component whose gate is zero is not run. When all are dropped the output is zero; component 0 is
+    then run for the shape of that zero.
 
     Example:
-        >>> branches = [nn.Linear(4, 2), nn.Linear(4, 2), nn.Identity()]
-        >>> mix = SparseSum(branches[:2], SignedGate.from_values([1.0, 0.0]))
+        >>> branches = [nn.Linear(4, 2), nn.Linear(4, 2)]
+        >>> mix = SparseSum(branches, SignedGate.from_values([1.0, 0.0]))
         >>> x = torch.randn(3, 4)
         >>> torch.allclose(mix.eval()(x), branches[0](x), atol=1e-6)
         True
@@ -29,11 +30,15 @@ class SparseSum(nn.Module):
 
     def __init__(self, components: Iterable[nn.Module], gate: SimplexGate | SignedGate | None = None) -> None:
         super().__init__()
-        self.components = nn.ModuleList(components)
+        self.components = nn.ModuleList(
+            require_module(f"component {i} of a SparseSum", component) for i, component in enumerate(components)
+        )
         count = len(self.components)
         if count == 0:
             raise SparsityError("SparseSum needs at least one component, got none")
         self.gate = SimplexGate(count) if gate is None else gate
+        if not isinstance(self.gate, Gate):
+            raise SparsityError(f"the gate of a SparseSum must be a SimplexGate or SignedGate, got {gate!r}")
         if tuple(self.gate.alpha.shape) != (count,):
             raise SparsityError(
                 f"the gate of a SparseSum needs one entry a component, shape ({count},), "
@@ -49,6 +54,11 @@ class SparseSum(nn.Module):
         total: Tensor | None = None
         for i in chosen:
             output = self.components[i](*args, **kwargs)
+            if total is not None and output.shape != total.shape:
+                raise SparsityError(
+                    f"the components of a SparseSum must give outputs of one shape; component {i} gives "
+                    f"{tuple(output.shape)}, those before it {tuple(total.shape)}"
+                )
             term = weights[i].to(output.dtype) * output
             total = term if total is None else total + term
         if total is None:

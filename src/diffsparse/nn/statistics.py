@@ -13,8 +13,8 @@ from torch.nn.modules.batchnorm import _BatchNorm
 class BatchStatistics(_BatchNorm):
     """Running statistics of a batch norm whose scale and shift come from outside.
 
-    It is a batch norm to PyTorch, so that `SyncBatchNorm.convert_sync_batchnorm`, `update_bn` and loops that freeze
-    or reset batch norms find it.
+    It is a batch norm to PyTorch, so that `SyncBatchNorm.convert_sync_batchnorm`, `update_bn` and loops that call
+    `.eval()` on batch norms or reset their statistics find it. It has no weight and no bias to freeze.
     """
 
     def __init__(

@@ -1,17 +1,16 @@
 """The extra loss term: strength times R of every chosen gate."""
 
-import math
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from diffsparse.errors import SparsityError
-from diffsparse.gates import Gate, named_gates
+from diffsparse.errors import SparsityError, require_number
+from diffsparse.gates import Gate, chosen_gates
 from diffsparse.penalties.batch import GateBatch, batch_gates
 from diffsparse.penalties.norms import L1, Norm
 from diffsparse.schedules import GradualStrength
-from diffsparse.selection import Selection, select
+from diffsparse.selection import Selection
 
 
 class Penalty:
@@ -25,10 +24,14 @@ class Penalty:
         strength: lambda, fixed. It acts through the sum of learning rates over all steps, so that a short run needs
             a larger one than a long run.
         schedule: or lambda over the epochs; call `step()` at the end of each epoch.
-        only: the gates to penalise: a name pattern, a type, a function of name and module, or several of them.
-            Naming a module chooses all gates inside it.
+        only: the gates to penalise: a name pattern or a type, which choose all gates inside what they match, a
+            function that is asked about name and gate of every gate, or several of these.
 
     Calling it gives a scalar tensor to add to the loss.
+
+    Under DDP it is added on every process. It gives a gradient to every gate, also to those in blocks that the forward
+    pass skipped. Plain DDP and `static_graph=True` are fine with that; with `find_unused_parameters=True` DDP takes the
+    gates of a skipped block for unused and raises an error when their gradients come.
 
     Example:
         >>> import diffsparse as ds
@@ -52,23 +55,18 @@ class Penalty:
             raise SparsityError(f"norm must be one of L1(), GroupL21(...), ExclusiveL12() or Lp(p), got {norm!r}")
         if (strength is None) == (schedule is None):
             raise SparsityError(f"give either a strength or a schedule, got strength={strength}, schedule={schedule}")
+        if schedule is not None and not isinstance(schedule, GradualStrength):
+            raise SparsityError(f"schedule must be a GradualStrength, got {schedule!r}; a fixed lambda is a strength")
         self.norm = norm
         self.schedule = schedule
         if strength is not None:
             self.strength = strength
-        chosen = select(model, only)
-        self.gates = {name: gate for name, gate in named_gates(model) if gate in chosen}
-        if not self.gates:
-            among = "" if only is None else f" among what {only!r} chooses"
-            raise SparsityError(
-                f"{type(model).__name__} has no gates to penalise{among}; call diffsparse.sparsify(model) first, "
-                "or put SignedGate, SimplexGate, MatrixGate or a sparse layer into it"
-            )
+        self.gates = chosen_gates(model, only)
         self._sorted: tuple[object, tuple[list[GateBatch], list[Gate]]] | None = None
         for name, gate in self.gates.items():
             gate.check_finite(name)
             for rows in gate.groups(gate.alpha.detach()):
-                norm.check_size(rows.shape[-1], name)
+                norm.check_size(rows.shape[-1], name or type(gate).__name__)
 
     @property
     def strength(self) -> float:
@@ -79,9 +77,7 @@ class Penalty:
     def strength(self, value: float) -> None:
         if self.schedule is not None:
             raise SparsityError("the strength of this penalty follows its schedule and cannot be set")
-        if not isinstance(value, int | float) or not 0 <= value < math.inf:
-            raise SparsityError(f"strength must be a finite number of at least 0, got {value!r}")
-        self._strength = float(value)
+        self._strength = require_number("strength", value, low=0)
 
     def regularizer(self) -> Tensor:
         """R(a) alone, without lambda."""
@@ -115,6 +111,8 @@ class Penalty:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what `state_dict` gave."""
+        if not isinstance(state, dict) or set(state) != {"strength", "schedule"}:
+            raise SparsityError(f"a saved penalty is a dictionary of 'strength' and 'schedule', got {state!r}")
         if (state["schedule"] is None) != (self.schedule is None):
             raise SparsityError("the saved penalty and this one do not agree on having a schedule")
         if self.schedule is not None:

@@ -1,6 +1,5 @@
 """Proximal gradient descent: the operator of a norm applied after each step of any optimiser."""
 
-import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -8,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from diffsparse.errors import SparsityError
+from diffsparse.errors import SparsityError, require_number
 from diffsparse.penalties.norms import Norm
 
 
@@ -18,7 +17,8 @@ class ProximalStep:
 
     Args:
         optimizer: any optimiser; it is hooked, its class and state stay as they are.
-        parameters: the parameters to shrink, each of shape (..., n) with groups along its last dimension.
+        parameters: the parameters to shrink, each of shape (..., n) with groups along its last dimension. Those with
+            `requires_grad=False` are left alone while they have it.
         norm: `L1()`, `GroupL21(...)` or `ExclusiveL12()`; `Lp` has no closed form.
         strength: lambda.
 
@@ -37,9 +37,7 @@ class ProximalStep:
     def __init__(self, optimizer: Optimizer, parameters: Iterable[Tensor], norm: Norm, strength: float) -> None:
         if not isinstance(norm, Norm):
             raise SparsityError(f"norm must be L1(), GroupL21(...) or ExclusiveL12(), got {norm!r}")
-        if not 0 <= strength < math.inf:
-            raise SparsityError(f"strength must be a finite number of at least 0, got {strength!r}")
-        self.norm, self.strength = norm, strength
+        self.norm, self.strength = norm, require_number("strength", strength, low=0)
         self.parameters = list({id(parameter): parameter for parameter in parameters}.values())
         if not self.parameters:
             raise SparsityError("no parameters were given to shrink")
@@ -56,7 +54,7 @@ class ProximalStep:
     @torch.no_grad()
     def _apply(self, optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
         rate = {id(p): float(group["lr"]) for group in optimizer.param_groups for p in group["params"]}
-        for parameter in self.parameters:
+        for parameter in (p for p in self.parameters if p.requires_grad):
             parameter.copy_(self.norm.proximal(parameter, rate[id(parameter)] * self.strength))
 
     def remove(self) -> None:

@@ -11,7 +11,7 @@ from diffsparse.gates import SignedGate
 from diffsparse.nn import SparseBatchNorm, SparseBatchNorm1d, SparseBatchNorm2d, SparseBatchNorm3d
 from diffsparse.nn.statistics import SyncStatistics
 
-SPARSE_FORM: dict[type[nn.Module], type[SparseBatchNorm]] = {
+SPARSE_FORM: dict[type[_BatchNorm], type[SparseBatchNorm]] = {
     nn.BatchNorm1d: SparseBatchNorm1d,
     nn.BatchNorm2d: SparseBatchNorm2d,
     nn.BatchNorm3d: SparseBatchNorm3d,
@@ -20,6 +20,23 @@ SPARSE_FORM: dict[type[nn.Module], type[SparseBatchNorm]] = {
 
 # A shift this many times its scale makes the gate's gradient as many times too large.
 STEEP = 1e4
+# A gate may miss its scale by this share of the channel's own scale or shift,
+CLOSE = 1e-3
+# or by this share of the largest scale, up to 1: scales that decayed to next to nothing are no news.
+NEGLIGIBLE = 1e-6
+
+LOST = (
+    "have a shift and a scale of zero, or so small that {dtype} cannot hold their quotient: they start dropped, so "
+    "their constant output is lost and the function of the model changes there"
+)
+STEEP_SHIFT = (
+    f"have a shift more than {STEEP:g} times their scale: outputs are kept, but the gradient of their gates is that "
+    "much larger; clip gradients, or zero these scales first"
+)
+OFF = (
+    "have a scale that {dtype} cannot tell from the threshold, which the largest scale of the layer sets: their gates "
+    "start at another value and the function of the model changes there; bring the scales of the layer closer first"
+)
 
 _HOOKS = [key for key in vars(nn.Module()) if "hook" in key]
 
@@ -60,15 +77,34 @@ def _placement(norm: _BatchNorm) -> tuple[torch.device | None, torch.dtype | Non
 
 def _keep_function(name: str, norm: _BatchNorm, sparse: SparseBatchNorm) -> None:
     _check_finite(name, norm)
-    scale = norm.weight if norm.weight is not None else torch.ones_like(sparse.gate.alpha)
-    sparse.gate = SignedGate.from_values(scale, rgf=sparse.gate.rgf)
-    if norm.bias is None or sparse.bias is None:
-        return
-    now, shift = sparse.gate().detach(), norm.bias.detach().to(sparse.gate.alpha.dtype)
-    alive = now != 0
-    sparse.bias.detach().copy_(torch.where(alive, shift / torch.where(alive, now, 1.0), 0.0))
-    _warn_of_lost_shifts(name, ~alive & (shift != 0))
-    _warn_of_steep_shifts(name, sparse.bias.detach().abs() > STEEP)
+    dtype = sparse.gate.alpha.dtype
+    scale = torch.ones_like(sparse.gate.alpha) if norm.weight is None else norm.weight.detach().to(dtype)
+    shift = torch.zeros_like(scale) if norm.bias is None else norm.bias.detach().to(dtype)
+    kept, bias = _solve(sparse, scale, shift)
+    if sparse.bias is not None:
+        sparse.bias.detach().copy_(bias)
+    now = sparse.gate().detach()
+    off = (now - kept).abs()
+    near = torch.maximum(CLOSE * torch.maximum(kept.abs(), shift.abs()), NEGLIGIBLE * kept.abs().max().clamp(max=1))
+    _warn(name, (now == 0) & (shift != 0), LOST.format(dtype=bias.dtype))
+    _warn(name, bias.abs() > STEEP, STEEP_SHIFT)
+    _warn(name, off > near, OFF.format(dtype=dtype))
+
+
+def _solve(sparse: SparseBatchNorm, scale: Tensor, shift: Tensor) -> tuple[Tensor, Tensor]:
+    """Give `sparse` a gate at `scale`; return the scales it was made for and b = shift / gate in the dtype of b.
+
+    A channel whose b that dtype cannot hold gets a scale of zero.
+    """
+    while True:
+        sparse.gate = SignedGate.from_values(scale, rgf=sparse.gate.rgf)
+        now = sparse.gate().detach()
+        bias = torch.where(now != 0, shift / torch.where(now != 0, now, 1.0), 0.0)
+        bias = bias if sparse.bias is None else bias.to(sparse.bias.dtype)
+        # a scale of zero for some lowers the threshold of all, and with it the smallest step of the others
+        if bool(bias.isfinite().all()):
+            return scale, bias
+        scale = torch.where(bias.isfinite(), scale, 0.0)
 
 
 def _check_finite(name: str, norm: _BatchNorm) -> None:
@@ -78,24 +114,9 @@ def _check_finite(name: str, norm: _BatchNorm) -> None:
             raise SparsityError(f"{key} of '{name}' holds {bad}; every entry must be a finite number")
 
 
-def _warn_of_lost_shifts(name: str, lost: Tensor) -> None:
-    if bool(lost.any()):
-        warnings.warn(
-            f"{int(lost.sum())} channel(s) of '{name}' have a scale of exactly zero and a shift that is not: they "
-            "start dropped, so their constant output is lost and the function of the model changes there",
-            SparsityWarning,
-            stacklevel=5,
-        )
-
-
-def _warn_of_steep_shifts(name: str, steep: Tensor) -> None:
-    if bool(steep.any()):
-        warnings.warn(
-            f"{int(steep.sum())} channel(s) of '{name}' have a shift more than {STEEP:g} times their scale: outputs "
-            "are kept, but the gradient of their gates is that much larger; clip gradients, or zero these scales first",
-            SparsityWarning,
-            stacklevel=5,
-        )
+def _warn(name: str, channels: Tensor, problem: str) -> None:
+    if bool(channels.any()):
+        warnings.warn(f"{int(channels.sum())} channel(s) of '{name}' {problem}", SparsityWarning, stacklevel=5)
 
 
 def _keep_statistics(norm: _BatchNorm, sparse: SparseBatchNorm) -> None:

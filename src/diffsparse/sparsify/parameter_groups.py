@@ -1,11 +1,10 @@
 """Parameters of a gated model sorted for an optimiser."""
 
-import math
 from typing import Any
 
 from torch import nn
 
-from diffsparse.errors import SparsityError
+from diffsparse.errors import require_module, require_number
 from diffsparse.gates import named_gates
 
 
@@ -17,6 +16,8 @@ def parameter_groups(
     Weight decay on `beta` is not harmless: beta starts well below zero, decay pulls it towards zero and so *raises*
     the threshold, which drops entries with no help from the loss. Decay on `alpha` alone only rescales a gate. The
     default leaves gates alone; the paper's channel experiments use a small decay on both.
+
+    Each group carries its own `weight_decay`, which wins over the optimiser's argument of that name: give it here.
 
     Args:
         model: the gated model; frozen parameters are left out, shared ones come once.
@@ -30,9 +31,8 @@ def parameter_groups(
         [('weights', 3, 0.0001), ('gates', 2, 0.0)]
     """
     for name, value in {"weight_decay": weight_decay, "gate_weight_decay": gate_weight_decay}.items():
-        if not 0 <= value < math.inf:
-            raise SparsityError(f"{name} must be a finite number of at least 0, got {value!r}")
-    gated = {parameter for _, gate in named_gates(model) for parameter in gate.parameters()}
+        require_number(name, value, low=0)
+    gated = {parameter for _, gate in named_gates(require_module("model", model)) for parameter in gate.parameters()}
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     groups = [
         {"name": "weights", "params": [p for p in trained if p not in gated], "weight_decay": weight_decay},

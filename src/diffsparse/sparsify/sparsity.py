@@ -8,8 +8,9 @@ import torch
 from torch import nn
 
 from diffsparse.errors import SparsityError
-from diffsparse.gates import Gate, named_gates
+from diffsparse.gates import Gate, chosen_gates
 from diffsparse.penalties import GroupL21
+from diffsparse.selection import Selection
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,12 +93,13 @@ class Sparsity:
 
 
 @torch.no_grad()
-def sparsity(model: nn.Module, groups: GroupL21 | None = None) -> Sparsity:
+def sparsity(model: nn.Module, groups: GroupL21 | None = None, only: Selection | None = None) -> Sparsity:
     """Count exact zeros of every gate of `model`: channel, layer and (if `groups` is given) group sparsity.
 
     Args:
         model: a gated model.
         groups: the grouping to count by, the same object that a penalty takes, for example `GroupL21(size=12)`.
+        only: the gates to count, chosen as for a `Penalty`; by default all.
 
     Example:
         >>> import diffsparse as ds
@@ -105,10 +107,9 @@ def sparsity(model: nn.Module, groups: GroupL21 | None = None) -> Sparsity:
         gate  zero 3/4 (75.0%)  groups 1/2 (50.0%)
         total: channels 3/4 (75.0%), layers 0/1 (0.0%), groups 1/2 (50.0%)
     """
-    rows = tuple(_count(name, gate, groups) for name, gate in named_gates(model))
-    if not rows:
-        raise SparsityError(f"{type(model).__name__} has no gates; call diffsparse.sparsify(model) first")
-    return Sparsity(gates=rows)
+    if groups is not None and not isinstance(groups, GroupL21):
+        raise SparsityError(f"groups must be None or a GroupL21, such as GroupL21(size=12), got {groups!r}")
+    return Sparsity(gates=tuple(_count(name, gate, groups) for name, gate in chosen_gates(model, only).items()))
 
 
 def _count(name: str, gate: Gate, groups: GroupL21 | None) -> GateSparsity:
@@ -117,7 +118,7 @@ def _count(name: str, gate: Gate, groups: GroupL21 | None) -> GateSparsity:
     grouped = None
     if groups is not None:
         rows = gate.groups(values)[0]
-        groups.check_size(rows.shape[-1], name)
+        groups.check_size(rows.shape[-1], name or type(gate).__name__)
         alive = groups.split(rows).ne(0).any(-1)
         grouped = Count(zero=int((~alive).sum()), total=alive.numel())
     channels = Count(zero=int((values == 0).sum()), total=values.numel())
