@@ -8,7 +8,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from diffsparse import GroupL21, Penalty, SignedGate, parameter_groups, sparsify
+from diffsparse import GroupL21, Penalty, SignedGate, SparsityError, parameter_groups, sparsify
 
 WORLD, BATCH, STEPS = 2, 4, 3
 
@@ -100,3 +100,54 @@ def test_synchronised_ranks_equal_one_process_of_twice_the_batch(ranks, rank):
         torch.testing.assert_close(result[key], value, rtol=1e-9, atol=1e-9, msg=lambda m, key=key: f"{key}: {m}")
     # without synchronisation the result is another one
     assert not torch.allclose(ranks[rank]["local"]["0.weight"], expected["0.weight"], rtol=1e-3)
+
+
+@pytest.fixture
+def alone():
+    """A process group of this process only."""
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+@pytest.mark.usefixtures("alone")
+def test_sparsify_refuses_a_wrapped_model():
+    net = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3))
+    for model in (DistributedDataParallel(net), nn.Sequential(DistributedDataParallel(net))):
+        with pytest.raises(SparsityError, match="sparsify before wrapping"):
+            sparsify(model)
+    assert type(net[1]) is nn.BatchNorm1d
+
+
+class Skipping(nn.Module):
+    """Its second block is not part of the forward pass."""
+
+    def __init__(self):
+        super().__init__()
+        self.used, self.skipped = (nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)) for _ in range(2))
+
+    def forward(self, x):
+        return self.used(x)
+
+
+def skipped_step(**options):
+    net = sparsify(Skipping(), start=0.5)
+    for parameter in (*net.skipped[0].parameters(), net.skipped[1].bias):
+        parameter.requires_grad_(False)
+    wrapped, penalty = DistributedDataParallel(net, **options), Penalty(net, strength=0.1)
+    for _ in range(2):
+        net.zero_grad()
+        (wrapped(torch.randn(4, 2)).square().mean() + penalty()).backward()
+    assert net.skipped[1].gate.alpha.grad.any()
+
+
+@pytest.mark.usefixtures("alone")
+@pytest.mark.parametrize("options", [{}, {"static_graph": True}], ids=str)
+def test_a_penalty_on_a_skipped_block_is_fine(options):
+    skipped_step(**options)
+
+
+@pytest.mark.usefixtures("alone")
+def test_a_penalty_on_a_skipped_block_does_not_go_with_finding_unused_parameters():
+    with pytest.raises(RuntimeError, match="mark a variable ready only once"):
+        skipped_step(find_unused_parameters=True)

@@ -23,9 +23,9 @@ def test_real_numbers_pass_as_floats(value):
     "value", [True, np.True_, "1", None, 1j, math.nan, math.inf, Decimal(1), torch.ones(()), [1]], ids=repr
 )
 def test_everything_else_is_refused(value):
-    with pytest.raises(SparsityError, match="^x must be a finite number, got"):
+    with pytest.raises(SparsityError, match=r"^x must be a finite number, got"):
         require_number("x", value)
-    with pytest.raises(SparsityError, match="^x must be a whole number, got"):
+    with pytest.raises(SparsityError, match=r"^x must be a whole number, got"):
         require_whole("x", value)
 
 
@@ -47,9 +47,7 @@ def test_bounds(bounds, good, bad, words):
 def test_whole_numbers():
     assert type(require_whole("n", np.int64(3), low=1, high=3)) is int
     for value in (0, 4, 2.0, 2.5):
-        with pytest.raises(
-            SparsityError, match=f"^n must be a whole number of at least 1 and of at most 3, got {value}"
-        ):
+        with pytest.raises(SparsityError, match=f"^n must be .* of at least 1 and of at most 3, got {value}"):
             require_whole("n", value, low=1, high=3)
 
 

@@ -24,7 +24,8 @@ def require_number(
     real = isinstance(value, numbers.Real) and not isinstance(value, bool)
     number = float(value) if real else math.nan  # type: ignore[arg-type]
     if (
-        not math.isfinite(number)
+        # torch.compile traces comparisons of a number that changes between calls, but not math.isfinite
+        not -math.inf < number < math.inf
         or (low is not None and number < low)
         or (above is not None and number <= above)
         or (high is not None and number > high)

@@ -187,9 +187,9 @@ def reduce(spec: Spec, fails: Callable[[Spec], bool], seconds: float = 30.0) -> 
     return spec
 
 
-def explain(spec: Spec, outcome: Outcome) -> str:
+def explain(spec: Spec, outcome: Outcome, seconds: float = 30.0) -> str:
     """A failure, reduced, with what is needed to see it again."""
-    reduced = reduce(spec, lambda s: check(s).problem == outcome.problem)
+    reduced = reduce(spec, lambda s: check(s).problem == outcome.problem, seconds)
     found = check(reduced)
     return (
         f"seed {spec.seed}: {outcome.problem}\n{found.detail or outcome.detail}\n{build(reduced)}\n"
@@ -238,12 +238,9 @@ def main() -> int:
             if done % 25 == 0 or done == given.count:
                 speed = done / (time.monotonic() - start)
                 print(f"\r{done}/{given.count} networks, {speed:.1f}/s, {len(failed)} failed", end="", flush=True)
-    print(
-        f"\n{time.monotonic() - start:.0f} s; attempts needed {dict(sorted(attempts.items()))}; {totals['skipped']} skipped"
-    )
-    print(
-        f"parameters {totals['before']} -> {totals['after']}; first attempt failed without hard sizes: {sorted(fallen)[:40]}"
-    )
+    print(f"\n{time.monotonic() - start:.0f} s, {totals['skipped']} skipped, attempts needed {dict(attempts)}")
+    print(f"parameters {totals['before']} -> {totals['after']}")
+    print(f"first attempt failed without sizes in the code: {sorted(fallen)[:40]}")
     print(Counter(outcome.problem for outcome in failed.values()).most_common())
     shown = Counter[str]()
     for seed, outcome in sorted(failed.items()):

@@ -64,7 +64,7 @@ class Block(nn.Module):
         return self.run(self, *inputs)
 
 
-class Misfit(Exception):
+class MisfitError(Exception):
     """The block does not fit what reaches it."""
 
 
@@ -128,7 +128,7 @@ def _in_place(_: Block, x: Tensor) -> Tensor:
 
 
 ACTIVATIONS: dict[str, Callable[..., Any] | None] = {
-    **dict.fromkeys("ReLU ReLUInPlace GELU SiLU Sigmoid Softplus Hardswish PReLU PReLUEach".split()),
+    **dict.fromkeys(["ReLU", "ReLUInPlace", "GELU", "SiLU", "Sigmoid", "Softplus", "Hardswish", "PReLU", "PReLUEach"]),
     "none": lambda _, x: x,
     "relu": lambda _, x: F.relu(x),
     "relu2": lambda _, x: torch.relu(x),
@@ -192,7 +192,7 @@ def conv(draw: Draw, shape: tuple[int, ...]) -> nn.Module:
     outputs = draw.width()
     kernel, dilation = draw.pick("kernel", [1, 2, 3, 3, 3]), draw.pick("dilation", [1, 1, 1, 2])
     padding, stride = draw.pick("padding", [0, 0, 1, 1, 2, "same", "valid"]), draw.pick("stride", [1, 1, 1, 2])
-    stride = 1 if padding == "same" else stride
+    stride, kernel = (1, kernel | 1) if padding == "same" else (stride, kernel)
     mode = draw.pick("mode", ["zeros"] * 5 + ["reflect", "replicate", "circular"])
     settings = {"kernel_size": kernel, "dilation": dilation, "padding": padding, "stride": stride, "padding_mode": mode}
     first = draw.conv(shape[1], outputs, groups=draw.pick("groups", [1, 1, 1, 2, 3, 4]), **settings)
@@ -446,7 +446,7 @@ def second(draw: Draw, shape: tuple[int, ...]) -> nn.Module:
 def split(draw: Draw, shape: tuple[int, ...]) -> nn.Module:
     c = shape[1]
     if c < 2:
-        raise Misfit
+        raise MisfitError
     k = draw.pick("at", [1, 2, 3]) % (c - 1) + 1
     cuts: dict[str, Callable[[Tensor], Any]] = {
         "split": lambda x: x.split([k, c - k], 1),
@@ -474,7 +474,7 @@ def split(draw: Draw, shape: tuple[int, ...]) -> nn.Module:
 def part(draw: Draw, shape: tuple[int, ...]) -> nn.Module:
     k = draw.pick("at", [1, 2, 3])
     if shape[1] <= k:
-        raise Misfit
+        raise MisfitError
     index = torch.arange(shape[1]).flip(0)[:k]
     run = {
         "front": lambda m, x: m.norm(x)[:, :k],
@@ -497,7 +497,7 @@ def part(draw: Draw, shape: tuple[int, ...]) -> nn.Module:
 def shuffle(draw: Draw, shape: tuple[int, ...]) -> nn.Module:
     groups = math.gcd(shape[1], draw.pick("groups", [2, 3, 4]))
     if groups == 1:
-        raise Misfit
+        raise MisfitError
 
     def by_shape(m: Any, x: Tensor) -> Tensor:
         n, c, *rest = m.norm(x).shape
@@ -511,7 +511,7 @@ def shuffle(draw: Draw, shape: tuple[int, ...]) -> nn.Module:
 @block(SPATIAL)
 def pixels(draw: Draw, shape: tuple[int, ...]) -> nn.Module:
     if draw.dims != 2:
-        raise Misfit
+        raise MisfitError
     how = draw.pick("how", ["up", "up", "down"])
     if how == "up":
         outputs = draw.pick("out", [1, 2, 3])
@@ -913,7 +913,7 @@ def _fitting(entry: BlockSpec, spec: Spec, shape: tuple[int, ...]) -> tuple[nn.M
         two = (torch.randn(_shape(spec), dtype=torch.float64),) if getattr(made, "takes_second", False) else ()
         with torch.no_grad():
             after = tuple(made(given, *two).shape)
-    except (Misfit, RuntimeError, ValueError):
+    except (MisfitError, RuntimeError, ValueError):
         return None
     finally:
         torch.random.set_rng_state(state)
@@ -984,6 +984,10 @@ def simpler(spec: Spec) -> Iterator[Spec]:
 
 
 _PLAIN: dict[str, Any] = {
-    **{"tap": False, "cut": None, "norm": "none", "act": "none", "bias": False, "groups": 1, "stride": 1, "kernel": 1},
-    **{"dilation": 1, "padding": 0, "mode": "zeros", "length": 1, "augmented": False, "project": None, "shifts": False},
+    **dict.fromkeys(["tap", "bias", "augmented", "shifts"], False),
+    **dict.fromkeys(["groups", "stride", "kernel", "dilation", "length"], 1),
+    **dict.fromkeys(["norm", "act"], "none"),
+    **dict.fromkeys(["cut", "project"]),
+    "padding": 0,
+    "mode": "zeros",
 }

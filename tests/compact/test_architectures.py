@@ -41,9 +41,7 @@ def mobilenet_v2() -> nn.Module:
 
 
 def efficientnet() -> nn.Module:
-    config = transformers.EfficientNetConfig(
-        width_coefficient=0.5, depth_coefficient=0.5, hidden_dim=640, num_labels=7
-    )
+    config = transformers.EfficientNetConfig(width_coefficient=0.5, depth_coefficient=0.5, hidden_dim=640, num_labels=7)
     return transformers.EfficientNetForImageClassification(config)
 
 

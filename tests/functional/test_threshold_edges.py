@@ -118,6 +118,13 @@ def test_compiles_to_one_graph(op, rgf):
     torch.testing.assert_close(compiled_grads, grads)
 
 
+def test_compiles_with_a_gradient_flow_that_changes_between_calls():
+    alpha, beta = torch.randn(4, 4), torch.full((4,), -1.5)
+    compiled = torch.compile(signed_threshold, fullgraph=True, backend="aot_eager")
+    for rgf in (0.1, 0.2, 0.3, None):
+        torch.testing.assert_close(compiled(alpha, beta, rgf=rgf), signed_threshold(alpha, beta, rgf=rgf))
+
+
 @pytest.mark.parametrize("op", VECTOR)
 @pytest.mark.parametrize(
     ("alpha", "beta", "options", "message"),

@@ -131,7 +131,7 @@ def test_checked_values_are_detached_float64():
 
 def test_values_that_are_no_real_numbers_are_refused():
     for kind in (SignedGate, SimplexGate, MatrixGate):
-        with pytest.raises(SparsityError, match="must be real numbers, got torch.complex64"):
+        with pytest.raises(SparsityError, match=r"must be real numbers, got torch\.complex64"):
             kind.from_values(torch.ones(2, 2, dtype=torch.complex64))
         for wrong in ("x", [["a"]], [[1.0], [1.0, 2.0]], None):
             with pytest.raises(SparsityError, match="must be a tensor or nested lists of numbers, got"):

@@ -124,7 +124,7 @@ def test_refuses_mistakes():
             SparseSum(linears(), gate)
     with pytest.raises(SparsityError, match="must be a SimplexGate or SignedGate, got tensor"):
         SparseSum(linears(1), torch.ones(1))
-    with pytest.raises(SparsityError, match="component 1 of a SparseSum must be a torch.nn.Module, got 3"):
+    with pytest.raises(SparsityError, match=r"component 1 of a SparseSum must be a torch\.nn\.Module, got 3"):
         SparseSum([nn.Identity(), 3])
 
 

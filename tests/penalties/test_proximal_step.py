@@ -103,7 +103,7 @@ def test_frozen_parameters_are_left_alone():
 @pytest.mark.parametrize("norm", [GroupL21(2), ExclusiveL12()], ids=repr)
 def test_refuses_a_single_number(norm):
     number = nn.Parameter(torch.tensor(1.0))
-    with pytest.raises(SparsityError, match="single number|at least one dimension"):
+    with pytest.raises(SparsityError, match=r"single number|at least one dimension"):
         ProximalStep(torch.optim.SGD([number], lr=0.1), [number], norm, 0.1)
 
 

@@ -188,9 +188,7 @@ def test_a_quotient_beyond_half_precision_drops_the_channel():
     norm = trained(dtype=torch.float16)
     norm.weight.detach()[:3] = torch.tensor([1e-6, 1e-6, 0.5])
     norm.bias.detach()[:3] = torch.tensor([0.5, 0.0, 0.25])
-    with pytest.warns(
-        SparsityWarning, match=r"1 channel\(s\) of 'bn' have a shift and a .* torch\.float16 cannot hold"
-    ):
+    with pytest.warns(SparsityWarning, match=r"1 channel\(s\) of 'bn' have a shift and .* torch\.float16 cannot hold"):
         layer = make_sparse("bn", norm, None, None)
     assert torch.isfinite(layer.bias).all()
     assert (layer.gate() == 0).tolist() == [True, *[False] * 5]
@@ -203,9 +201,7 @@ def test_a_quotient_beyond_float32_drops_the_channel():
     norm = trained()
     norm.weight.detach().mul_(1e-35)
     norm.bias.detach().fill_(1e5)
-    with pytest.warns(
-        SparsityWarning, match=r"6 channel\(s\) of 'bn' have a shift and a .* torch\.float32 cannot hold"
-    ):
+    with pytest.warns(SparsityWarning, match=r"6 channel\(s\) of 'bn' have a shift and .* torch\.float32 cannot hold"):
         layer = make_sparse("bn", norm, None, None)
     assert torch.isfinite(layer.bias).all()
     assert not layer.gate().any()

@@ -5,6 +5,7 @@ import copy
 import pytest
 import torch
 from torch import nn
+from torch.nn.utils.prune import l1_unstructured
 
 from diffsparse import SparseBatchNorm1d, SparseBatchNorm2d, SparsityError, SparsityWarning, sparsify
 from diffsparse.nn import SparseBatchNorm
@@ -171,7 +172,7 @@ class AnyShape(nn.BatchNorm1d):
 
 
 def pruned(features):
-    return nn.utils.prune.l1_unstructured(nn.BatchNorm1d(features), "weight", amount=1)
+    return l1_unstructured(nn.BatchNorm1d(features), "weight", amount=1)
 
 
 @pytest.mark.parametrize("make", [Doubled, Extra, Counted, AnyShape, pruned])

@@ -63,7 +63,8 @@ class Constant(nn.Module):
             shape[at] = self._size(shape[at], setting)
         view = [1] * len(shape)
         view[self.dim] = -1
-        return self.numbers.to(input.dtype).view(view).expand(shape)
+        # a tensor of its own, which code behind it may write to
+        return self.numbers.to(input.dtype).view(view).expand(shape).clone()
 
     def _size(self, size: int, setting: list[int]) -> int:
         kernel, stride, padding, dilation, *extra = setting
@@ -96,7 +97,7 @@ class ConstantMap(nn.Module):
                 "this layer became a constant map when it was compacted, valid for input of spatial size "
                 f"{self.input_size}; got {list(input.shape[2:])}. Compact again with an example of this size"
             )
-        return self.map.to(input.dtype).expand(input.shape[0], *self.map.shape[1:])
+        return self.map.to(input.dtype).expand(input.shape[0], *self.map.shape[1:]).clone()
 
     def extra_repr(self) -> str:
         return f"{tuple(self.map.shape[1:])}, input_size={self.input_size}"

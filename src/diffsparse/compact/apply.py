@@ -105,7 +105,8 @@ def _constant(old: nn.Module, layer: LayerPlan) -> nn.Module:
 
 def _some_tensor(module: nn.Module) -> Tensor:
     """A tensor of the module that shows its device and dtype."""
-    return next(tensor for tensor in [*module.parameters(), *module.buffers()] if tensor.is_floating_point())
+    tensors = (tensor for tensor in [*module.parameters(), *module.buffers()] if tensor.is_floating_point())
+    return next(tensors, torch.empty(0))
 
 
 def _set_tensor(module: nn.Module, key: str, kept: TensorSlice) -> None:

@@ -1,5 +1,7 @@
 """ONNX files, checked against the model they came from."""
 
+import contextlib
+import logging
 import warnings
 from pathlib import Path
 from typing import Any
@@ -57,9 +59,13 @@ def _export(model: nn.Module, example: Example, path: Path) -> None:
     batch = torch.export.Dim.DYNAMIC
     dynamic = tuple({0: batch} if isinstance(arg, Tensor) else None for arg in example.args)
     dynamic_kwargs = {key: {0: batch} if isinstance(arg, Tensor) else None for key, arg in example.kwargs.items()}
-    with warnings.catch_warnings():
-        # the exporter warns of its own internals, not of the model
+    # the exporter warns and logs of its own internals, not of the model
+    log = logging.getLogger("torch.onnx._internal.exporter")
+    level = log.level
+    with warnings.catch_warnings(), contextlib.ExitStack() as stack:
         warnings.simplefilter("ignore")
+        stack.callback(log.setLevel, level)
+        log.setLevel(logging.ERROR)
         torch.onnx.export(
             model,
             example.args,

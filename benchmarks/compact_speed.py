@@ -1,0 +1,210 @@
+"""Is a compact model as fast as one built small, how much faster than the gated one, how long does compaction take?"""
+
+import argparse
+import multiprocessing
+import resource
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from harness import interleaved_times, median_ratio, write_record
+from torch import Tensor, nn
+
+import diffsparse as ds
+from diffsparse.compact.bake import bake
+from diffsparse.models import PreResNet
+from diffsparse.models.preresnet import Bottleneck
+
+
+def zero_gates(model: nn.Module, channel_rate: float, block_rate: float, seed: int = 0) -> nn.Module:
+    """Random zero gates: whole blocks at `block_rate`, channels of the others at `channel_rate`."""
+    generator = torch.Generator().manual_seed(seed)
+    for block in (m for m in model.modules() if isinstance(m, Bottleneck)):
+        dead = torch.rand((), generator=generator) < block_rate and isinstance(block.shortcut, nn.Identity)
+        for norm in (block.bn1, block.bn2, block.bn3):
+            _zero(norm, 1.0 if dead else channel_rate, generator)
+    _zero(model.bn, channel_rate, generator)
+    return ds.sparsify(model.eval())
+
+
+def _zero(norm: nn.BatchNorm2d, rate: float, generator: torch.Generator) -> None:
+    count = round(rate * norm.num_features)
+    gone = torch.randperm(norm.num_features, generator=generator)[:count]
+    norm.weight.data[gone] = 0
+    norm.bias.data[gone] = 0
+
+
+class Selected(nn.Module):
+    """What one would write by hand for a pre-activation block: pick channels, then batch norm."""
+
+    def __init__(self, index: Tensor, norm: nn.Module) -> None:
+        super().__init__()
+        self.register_buffer("index", index)
+        self.norm = norm
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.norm(x.index_select(1, self.index))
+
+
+class HandBuilt(nn.Module):
+    """The compact net written out by hand with ordinary layers of the same widths."""
+
+    def __init__(self, small: PreResNet) -> None:
+        super().__init__()
+        self.stem = _same_conv(small.stem)
+        self.blocks = nn.ModuleList(
+            _HandBlock(block) for stage in small.stages for block in stage.children() if isinstance(block, Bottleneck)
+        )
+        self.bn = _same_norm(small.bn)
+        self.classifier = nn.Linear(small.classifier.in_features, small.classifier.out_features)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.stem(x)
+        for block in self.blocks:
+            x = block(x)
+        return self.classifier(F.relu(self.bn(x)).mean((2, 3)))
+
+
+class _HandBlock(nn.Module):
+    def __init__(self, block: Bottleneck) -> None:
+        super().__init__()
+        self.norms = nn.ModuleList(_same_norm(n) for n in (block.bn1, block.bn2, block.bn3))
+        self.convs = nn.ModuleList(_same_conv(c) for c in (block.conv1, block.conv2, block.conv3))
+        plain = isinstance(block.shortcut, nn.Identity)
+        self.shortcut = nn.Identity() if plain else _same_conv(block.shortcut)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = x
+        for norm, conv in zip(self.norms, self.convs, strict=True):
+            out = conv(F.relu(norm(out)))
+        return out + self.shortcut(x)
+
+
+def _same_conv(conv: nn.Conv2d) -> nn.Conv2d:
+    expanded = getattr(conv, "expand_fill", None)
+    width = conv.out_channels if expanded is None else expanded.numel()
+    settings = (conv.kernel_size, conv.stride, conv.padding)
+    return nn.Conv2d(conv.in_channels, width, *settings, bias=conv.bias is not None)
+
+
+def _same_norm(norm: nn.BatchNorm2d) -> nn.Module:
+    plain = nn.BatchNorm2d(norm.num_features)
+    index = getattr(norm, "select_index", None)
+    return plain if index is None else Selected(index.clone(), plain)
+
+
+def forward_of(model: nn.Module, x: Tensor) -> Callable[[], Tensor]:
+    model.eval()
+
+    @torch.no_grad()
+    def run() -> Tensor:
+        return model(x)
+
+    return run
+
+
+def latency(depth: int, batch: int, rounds: int, patterns: list[tuple[float, float]]) -> list[dict[str, Any]]:
+    """Gated, compact, compact with folded batch norms, and hand-built, in turns."""
+    rows = []
+    for channel_rate, block_rate in patterns:
+        torch.manual_seed(0)
+        gated = zero_gates(PreResNet(depth, bottleneck=True), channel_rate, block_rate)
+        x = torch.randn(batch, 3, 32, 32)
+        small = ds.compact(gated, x[:2])
+        folded = ds.compact(gated, x[:2], fold=True)
+        nets = {"gated": gated, "compact": small.model, "folded": folded.model, "hand_built": HandBuilt(small.model)}
+        times = interleaved_times({name: forward_of(net, x) for name, net in nets.items()}, rounds)
+        reduction = small.before.macs / small.after.macs
+        row = {
+            "channel_rate": channel_rate,
+            "block_rate": block_rate,
+            "mac_reduction": reduction,
+            "median_seconds": {name: statistics.median(seconds) for name, seconds in times.items()},
+            "compact_over_hand_built": median_ratio(times, "compact", "hand_built"),
+            "speed_up": median_ratio(times, "gated", "compact"),
+            "speed_up_folded": median_ratio(times, "gated", "folded"),
+        }
+        row["speed_up_over_mac_reduction"] = row["speed_up"] / reduction
+        row["speed_up_folded_over_mac_reduction"] = row["speed_up_folded"] / reduction
+        rows.append(row)
+        print(
+            f"channels {channel_rate:.0%}, blocks {block_rate:.0%}: MACs / {reduction:.2f}, "
+            f"compact {row['speed_up']:.2f}x, folded {row['speed_up_folded']:.2f}x faster than gated; "
+            f"compact / hand-built {row['compact_over_hand_built']:.3f}"
+        )
+    return rows
+
+
+def _ours(model: nn.Module, x: Tensor) -> None:
+    ds.compact(model, x)
+
+
+def _torch_pruning(model: nn.Module, x: Tensor) -> None:
+    import torch_pruning as tp
+
+    graph = tp.DependencyGraph().build_dependency(model, example_inputs=x)
+    for block in (m for m in model.modules() if isinstance(m, Bottleneck)):
+        for norm, conv in ((block.bn2, block.conv1), (block.bn3, block.conv2)):
+            gone = (norm.weight == 0).nonzero().flatten().tolist()
+            if 0 < len(gone) < norm.num_features:
+                graph.get_pruning_group(conv, tp.prune_conv_out_channels, idxs=gone).prune()
+
+
+def _one_run(tool: str, depth: int, queue: Any) -> None:
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    model = zero_gates(PreResNet(depth, bottleneck=True), 0.5, 0.0)
+    x = torch.randn(1, 3, 32, 32)
+    plain = bake(model) if tool == "torch-pruning" else model
+    plain(x)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    began = time.perf_counter()
+    (_ours if tool == "diffsparse" else _torch_pruning)(plain, x)
+    seconds = time.perf_counter() - began
+    queue.put((seconds, (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024))
+
+
+def compaction_time(depth: int, rounds: int) -> dict[str, Any]:
+    """Seconds and extra memory of compaction, each run in a process of its own, in turns."""
+    context = multiprocessing.get_context("spawn")
+    runs: dict[str, list[tuple[float, int]]] = {"diffsparse": [], "torch-pruning": []}
+    for _ in range(rounds):
+        for tool, seen in runs.items():
+            queue = context.Queue()
+            process = context.Process(target=_one_run, args=(tool, depth, queue))
+            process.start()
+            seen.append(queue.get())
+            process.join()
+    result = {}
+    for tool, seen in runs.items():
+        result[tool] = {
+            "median_seconds": statistics.median(s for s, _ in seen),
+            "median_extra_bytes": statistics.median(b for _, b in seen),
+        }
+        print(
+            f"{tool:<14} {result[tool]['median_seconds']:6.2f} s, "
+            f"{result[tool]['median_extra_bytes'] / 2**20:6.1f} MiB more memory"
+        )
+    return result
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--depth", type=int, default=164)
+    parser.add_argument("--batch", type=int, default=64)
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--skip-latency", action="store_true")
+    args = parser.parse_args()
+    patterns = [(0.5, 0.0), (0.5, 0.3), (0.6, 0.3)]
+    results: dict[str, Any] = {"config": vars(args)}
+    results["compaction"] = compaction_time(args.depth, 3)
+    if not args.skip_latency:
+        results["latency"] = latency(args.depth, args.batch, args.rounds, patterns)
+    print(f"written to {write_record('compact_speed', results).name}")
+
+
+if __name__ == "__main__":
+    main()
