@@ -155,9 +155,9 @@ def _attempts() -> Iterator[list[str]]:
     compare: Callable[..., float] = module.largest_difference
     reasons: list[str] = []
 
-    def noted(*args: Any) -> float:
+    def noted(*args: Any, **options: Any) -> float:
         try:
-            apart = compare(*args)
+            apart = compare(*args, **options)
         except Exception as error:
             reasons.append(f"{type(error).__name__}: {error}")
             raise

@@ -81,23 +81,28 @@ class ConstantMap(nn.Module):
 
     Args:
         shape: of the output, without the batch.
-        input_size: spatial size of the input that the map is valid for.
+        input_size: size of the input that the map is valid for, without the batch; None for any number of channels.
     """
 
     map: Tensor
 
-    def __init__(self, shape: list[int], input_size: list[int]) -> None:
+    def __init__(self, shape: list[int], input_size: list[int | None]) -> None:
         super().__init__()
         self.input_size = list(input_size)
         self.register_buffer("map", torch.zeros(1, *shape))
 
     def forward(self, input: Tensor) -> Tensor:
-        if list(input.shape[2:]) != self.input_size:
+        given = [None if wanted is None else n for wanted, n in zip(self.input_size, input.shape[1:], strict=True)]
+        if given != self.input_size:
             raise SparsityError(
                 "this layer became a constant map when it was compacted, valid for input of spatial size "
-                f"{self.input_size}; got {list(input.shape[2:])}. Compact again with an example of this size"
+                f"{_numbers(self.input_size)}; got {_numbers(given)}. Compact again with an example of this size"
             )
         return self.map.to(input.dtype).expand(input.shape[0], *self.map.shape[1:]).clone()
 
     def extra_repr(self) -> str:
         return f"{tuple(self.map.shape[1:])}, input_size={self.input_size}"
+
+
+def _numbers(size: list[int | None]) -> list[int]:
+    return [n for n in size if n is not None]

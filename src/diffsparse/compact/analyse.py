@@ -129,12 +129,14 @@ class Analysis:
         return Passed() if passes else Emitted()
 
     def _leaks(self, call: Call) -> bool:
-        """Whether something made inside the call, other than its output, is used outside."""
+        """Whether something made inside the call other than its output, or a weight of it, is used outside."""
         span = range(call.first_node, call.last_node)
         made = {id(v) for i in span for v in self.graph.nodes[i].outputs} - {id(call.output)}
         others = [node for i, node in enumerate(self.graph.nodes) if i not in span]
         used = {id(v) for node in others for v in node.inputs} | {id(v) for v in self.graph.results}
-        return bool(made & used)
+        own = {id(tensor) for tensor in [*call.module.parameters(), *call.module.buffers()]}
+        names = {name for name, tensor in self.graph.tensors.items() if id(tensor) in own}
+        return bool(made & used) or any(v.parameter in names for node in others for v in node.inputs)
 
     # Layers ---------------------------------------------------------------------------------------------------------
 
@@ -144,6 +146,8 @@ class Analysis:
         for node in self.nodes:
             for name in {v.parameter for v in node.inputs if v.parameter is not None}:
                 users.setdefault(name, []).append(node)
+        for node in self.nodes:
+            node.rigid |= node.layer is None and any(len(users[v.parameter]) > 1 for v in node.inputs if v.parameter)
         for node, layer in self.layers:
             around = {id(n): n for name in layer.tensors.values() for n in users[name]}
             layer.twins = [n.layer for n in around.values() if n.layer is not None]
@@ -207,5 +211,5 @@ def _is_module(node: Node, layer: Layer, counts: dict[nn.Module, int]) -> bool:
     call = node.call
     if call is None or counts[call.module] != 1 or call.parent is None:
         return False
-    own = {f"{call.name}.{key}" for key, _ in [*call.module.named_parameters(), *call.module.named_buffers()]}
-    return call.input is layer.input and call.output is node.output and set(layer.tensors.values()) <= own
+    owns = all(name == f"{call.name}.{role}" for role, name in layer.tensors.items())
+    return owns and call.input is layer.input and call.output is node.output

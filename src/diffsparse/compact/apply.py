@@ -1,5 +1,7 @@
 """A plan applied to a model: parameters sliced, attributes made true, adaptors put in place."""
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
@@ -31,7 +33,11 @@ def apply_plan(model: nn.Module, plan: Plan) -> nn.Module:
     _check_fits(model, plan)
     for name, layer in plan.layers.items():
         if layer.what == "removed":
-            _remove(model, name)
+            parent, key = _parent(model, name)
+            # not `del parent[i]`, which would rename the layers behind it
+            del parent._modules[key]
+        elif layer.what == "identity":
+            _replace(model, name, nn.Identity())
         elif layer.what in {"constant", "map"}:
             _replace(model, name, _constant(model.get_submodule(name), layer))
         elif layer.what == "ragged":
@@ -41,15 +47,12 @@ def apply_plan(model: nn.Module, plan: Plan) -> nn.Module:
             _expand(identity, layer, _some_tensor(norm))
             _replace(model, name, identity)
     modules = dict(model.named_modules())
-    for name, kept in plan.tensors.items():
-        owner, _, key = name.rpartition(".")
-        if owner in modules and hasattr(modules[owner], key):
-            _set_tensor(modules[owner], key, kept)
+    _slice_tensors(modules, plan)
     for name, layer in plan.layers.items():
         if layer.what in {"sliced", "ragged"}:
             _adapt(modules[name], layer)
-    for owner in {name.rpartition(".")[0] for name in plan.tensors} & set(modules):
-        _make_attributes_true(modules[owner])
+    for module in modules.values():
+        _make_attributes_true(module)
     return model
 
 
@@ -82,15 +85,6 @@ def _replace(model: nn.Module, name: str, module: nn.Module) -> None:
     parent._modules[key] = module
 
 
-def _remove(model: nn.Module, name: str) -> None:
-    parent, key = _parent(model, name)
-    if isinstance(parent, nn.Sequential | nn.ModuleList) and len(parent) > 1:
-        # not `del parent[i]`, which would rename the layers behind it
-        del parent._modules[key]
-    else:
-        parent._modules[key] = nn.Identity()
-
-
 def _constant(old: nn.Module, layer: LayerPlan) -> nn.Module:
     new: nn.Module
     if layer.what == "map":
@@ -109,13 +103,24 @@ def _some_tensor(module: nn.Module) -> Tensor:
     return next(tensors, torch.empty(0))
 
 
-def _set_tensor(module: nn.Module, key: str, kept: TensorSlice) -> None:
-    old = getattr(module, key)
-    new = slice_tensor(old.detach(), kept).clone()
-    if isinstance(old, nn.Parameter):
-        setattr(module, key, nn.Parameter(new, requires_grad=old.requires_grad))
-    else:
-        module._buffers[key] = new
+def _slice_tensors(modules: dict[str, nn.Module], plan: Plan) -> None:
+    """Slice each tensor once and give the result to every module that holds it: ties stay."""
+    holders: dict[int, list[tuple[dict[str, Any], str]]] = {}
+    for module in modules.values():
+        for place in (module._parameters, module._buffers):
+            for key, tensor in place.items():
+                if tensor is not None:
+                    holders.setdefault(id(tensor), []).append((place, key))
+    for name, kept in plan.tensors.items():
+        owner, _, key = name.rpartition(".")
+        old = getattr(modules[owner], key, None) if owner in modules else None
+        if old is None:
+            continue
+        new = slice_tensor(old.detach(), kept).clone()
+        if isinstance(old, nn.Parameter):
+            new = nn.Parameter(new, requires_grad=old.requires_grad)
+        for holder, held_as in holders[id(old)]:
+            holder[held_as] = new
 
 
 def _adapt(module: nn.Module, layer: LayerPlan) -> None:

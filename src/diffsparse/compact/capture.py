@@ -108,7 +108,8 @@ class _Recorder(TorchFunctionMode):
         if not made and op not in _READERS:
             return result
         touched = any(value.touched for value in inputs)
-        known = all(v.known for v in inputs) and op not in _RANDOM
+        # what is made from nothing may be made from sizes, or at random
+        known = bool(inputs) and all(v.known for v in inputs) and op not in _RANDOM
         outputs = [Value(tuple(t.shape), known=known, touched=touched, number=_number(t, known)) for t in made]
         node = Node(op, *described, inputs, outputs, result, self.stack[-1] if self.stack else None, in_place=in_place)
         if args and isinstance(args[0], Tensor) and not in_place:

@@ -27,7 +27,7 @@ class LayerPlan:
 
     what: str
     """`sliced`, `ragged` (a grouped convolution whose groups have different sizes), `constant`, `map`, `folded` (into
-    the layer in front) or `removed`."""
+    the layer in front), `identity` (gives its input back) or `removed`."""
     inputs: tuple[int, int] | None = None
     """Input channels before and after."""
     outputs: tuple[int, int] | None = None
@@ -52,8 +52,8 @@ class LayerPlan:
     """For a constant: whether it was a transposed convolution."""
     shape: list[int] | None = None
     """For a map: its shape without the batch."""
-    input_size: list[int] | None = None
-    """For a map: the spatial size of the input it is valid for."""
+    input_size: list[int | None] | None = None
+    """For a map: the size of the input it is valid for, without the batch; None for any number of channels."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,7 +112,8 @@ class Plan:
 def _words(layer: LayerPlan) -> str:
     parts = [f"{key} {pair[0]} -> {pair[1]}" for key, pair in (("in", layer.inputs), ("out", layer.outputs)) if pair]
     parts += [layer.what] if layer.what != "sliced" else []
-    parts += [f"valid for input size {layer.input_size} only"] if layer.what == "map" else []
+    if layer.input_size is not None:
+        parts.append(f"valid for input size {[n for n in layer.input_size if n is not None]} only")
     parts += ["select"] if layer.select is not None else []
     parts += [f"expand to {layer.width}"] if layer.expand is not None else []
     parts += ["new bias"] if layer.adds_bias else []

@@ -8,7 +8,7 @@ from torch import nn
 
 from diffsparse.compact.analyse import Analysis
 from diffsparse.compact.fold import fold_batch_norms
-from diffsparse.compact.graph import Graph, Mask, Node
+from diffsparse.compact.graph import Call, Graph, Mask, Node
 from diffsparse.compact.numbers import Numbers
 from diffsparse.compact.plan import Kept, LayerPlan, Plan, TensorSlice
 from diffsparse.compact.rules.layers import Layer, fold_into_bias
@@ -19,7 +19,7 @@ from diffsparse.nn.weighted_sum import WeightedSum
 def make_plan(analysis: Analysis, fold: bool = False) -> tuple[Plan, Numbers]:
     """The plan of an analysis, with batch norms folded into the layers in front of them if `fold`."""
     tensors: dict[str, TensorSlice] = {}
-    layers: dict[str, LayerPlan] = {name: LayerPlan(what="removed") for name in analysis.removed}
+    layers = {name: LayerPlan(what=_farewell(call)) for name, call in analysis.removed.items()}
     numbers = Numbers()
     for name, call in analysis.emitted.items():
         out, start, data = call.output, call.input, call.data
@@ -28,9 +28,8 @@ def make_plan(analysis: Analysis, fold: bool = False) -> tuple[Plan, Numbers]:
         assert start is not None
         assert data is not None
         kept = data.index_select(out.axis, torch.from_numpy(np.flatnonzero(out.keep)).to(data.device))
-        layers[name] = LayerPlan(
-            what="map", outputs=_pair(out.keep), shape=list(kept.shape[1:]), input_size=list(start.shape[2:])
-        )
+        size = [None if dim == start.axis else n for dim, n in enumerate(start.shape)][1:]
+        layers[name] = LayerPlan(what="map", outputs=_pair(out.keep), shape=list(kept.shape[1:]), input_size=size)
         numbers.constant[name] = kept
     for node, layer in analysis.layers:
         if not layer.free:
@@ -49,11 +48,18 @@ def make_plan(analysis: Analysis, fold: bool = False) -> tuple[Plan, Numbers]:
             _drop_components(name, module, tensors, layers)
     layers = {name: layer for name, layer in layers.items() if not _inside_removed(name, layers)}
     tensors = {name: kept for name, kept in tensors.items() if not _inside_removed(name, layers)}
-    numbers.forget_all_but({name for name, layer in layers.items() if layer.what != "removed"})
+    numbers.forget_all_but({name for name, layer in layers.items() if layer.what not in {"removed", "identity"}})
     plan = Plan(tensors=tensors, layers=layers, kept=_kept(analysis))
     if fold:
         plan, numbers.affine = fold_batch_norms(analysis, plan)
     return plan, numbers
+
+
+def _farewell(call: Call) -> str:
+    """A module leaves a `Sequential` that runs it; anyone else may count or index what it holds."""
+    around = call.parent
+    held = around is not None and isinstance(around.module, nn.Sequential) and len(around.module) > 1
+    return "removed" if held and around is not None and call.name.rpartition(".")[0] == around.name else "identity"
 
 
 def _drop_components(
@@ -73,7 +79,7 @@ def _inside_removed(name: str, layers: dict[str, LayerPlan]) -> bool:
     """Whether `name` lies in a module that leaves the tree."""
     parts = name.split(".")
     around = (".".join(parts[:depth]) for depth in range(1, len(parts)))
-    return any(outer in layers and layers[outer].what in {"removed", "map", "constant"} for outer in around)
+    return any(outer in layers and layers[outer].what in {"removed", "identity", "map", "constant"} for outer in around)
 
 
 def _pair(mask: Mask) -> tuple[int, int]:

@@ -1,8 +1,10 @@
 """The last word: run both models and compare."""
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from diffsparse.compact.capture import tensors_in
@@ -19,17 +21,26 @@ def default_tolerance(model: nn.Module) -> float:
 
 def random_like(thing: Any, generator: torch.Generator) -> Any:
     """Random numbers in place of floating-point tensors; everything else as it is."""
+
+    def draw(tensor: Tensor) -> Tensor:
+        if not tensor.is_floating_point():
+            return tensor
+        noise = torch.randn(tensor.shape, generator=generator, dtype=torch.float32)
+        return noise.to(device=tensor.device, dtype=tensor.dtype)
+
+    return _each_tensor(draw, thing)
+
+
+def _each_tensor(change: Callable[[Tensor], Tensor], thing: Any) -> Any:
+    """`thing` with each tensor in nested tuples, lists and dictionaries changed."""
     if isinstance(thing, Tensor):
-        if not thing.is_floating_point():
-            return thing
-        noise = torch.randn(thing.shape, generator=generator, dtype=torch.float32)
-        return noise.to(device=thing.device, dtype=thing.dtype)
+        return change(thing)
     if isinstance(thing, tuple):
-        return tuple(random_like(item, generator) for item in thing)
+        return tuple(_each_tensor(change, item) for item in thing)
     if isinstance(thing, list):
-        return [random_like(item, generator) for item in thing]
+        return [_each_tensor(change, item) for item in thing]
     if isinstance(thing, dict):
-        return {key: random_like(item, generator) for key, item in thing.items()}
+        return {key: _each_tensor(change, item) for key, item in thing.items()}
     return thing
 
 
@@ -57,9 +68,42 @@ def difference(expected: Any, got: Any) -> float:
 
 @torch.no_grad()
 def largest_difference(
-    original: nn.Module, compacted: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], draws: int = 2
+    original: nn.Module,
+    compacted: nn.Module,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    *,
+    any_size: bool = True,
+    draws: int = 2,
 ) -> float:
-    """Largest relative difference of the outputs, on the example and on random inputs like it."""
+    """Largest relative difference of the outputs: on the example, on random inputs like it, and on larger ones.
+
+    Larger ones, with one more pixel each way, count only if the original takes them and `any_size` is asked for.
+    """
     generator = torch.Generator().manual_seed(0)
-    trials = [(args, kwargs)] + [(random_like(args, generator), random_like(kwargs, generator)) for _ in range(draws)]
-    return max(difference(original(*a, **k), compacted(*a, **k)) for a, k in trials)
+    both = (args, kwargs)
+    trials = [both] + [random_like(both, generator) for _ in range(draws)]
+    worst = max(difference(_run(original, trial), _run(compacted, trial)) for trial in trials)
+    larger = _grown(both) if any_size else both
+    try:
+        expected = _run(original, larger)
+    except Exception:
+        # whatever the user's model raises, it does not take this size
+        return worst
+    return max(worst, difference(expected, _run(compacted, larger)))
+
+
+def _run(model: nn.Module, trial: Any) -> Any:
+    args, kwargs = _each_tensor(torch.clone, trial)
+    return model(*args, **kwargs)
+
+
+def _grown(thing: Any) -> Any:
+    """Images with one more pixel each way: every dimension behind the second."""
+
+    def grow(tensor: Tensor) -> Tensor:
+        if tensor.dim() < 3 or not tensor.is_floating_point():
+            return tensor
+        return F.pad(tensor, [0, 1] * (tensor.dim() - 2), value=0.5)
+
+    return _each_tensor(grow, thing)

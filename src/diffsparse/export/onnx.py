@@ -87,11 +87,13 @@ def _two_at_least(example: Example) -> Example:
 def _resized(example: Example, batch: int | None) -> Example:
     """The example with another batch, made of its first entry."""
 
-    def resize(arg: Any) -> Any:
-        return arg[:1].expand(batch, *arg.shape[1:]).clone() if isinstance(arg, Tensor) and arg.dim() > 0 else arg
-
     if batch is None:
         return example
+    copies = batch
+
+    def resize(arg: Any) -> Any:
+        return arg[:1].expand(copies, *arg.shape[1:]).clone() if isinstance(arg, Tensor) and arg.dim() > 0 else arg
+
     kwargs = {key: resize(arg) for key, arg in example.kwargs.items()}
     return Example(args=tuple(map(resize, example.args)), kwargs=kwargs)
 

@@ -61,6 +61,9 @@ class Pointwise(Rule):
             fixed &= constant
             if node.op == "mul" or (node.op == "div" and position == 0):
                 vanishing |= zero
+        if node.op in _ARITHMETIC and any(isinstance(arg, int | float) for arg in node.args):
+            # a number in the user's code may come from the size of the input, or from its data
+            fixed[:] = False
         return fixed | vanishing
 
     @staticmethod
@@ -101,6 +104,8 @@ class Pointwise(Rule):
 
     def couple(self, node: Node) -> bool:
         assert node.output.axis is not None
+        if node.rigid:
+            return pin([node.output, *node.inputs])
         operands = [o for o in self.operands(node, node.output.axis) if o.value.axis is not None]
         changed = unite([node.output, *(o.value for o in operands if o.dim is not None)])
         return pin([o.value for o in operands if o.dim is None]) or changed
@@ -129,6 +134,8 @@ class Identity(Pointwise):
         node.output.same_as = node.inputs[0]
         return True
 
+
+_ARITHMETIC = {"add", "sub", "rsub", "mul", "div", "rdiv", "rtruediv", "pow", "rpow"}
 
 POINTWISE = Pointwise()
 IDENTITY = Identity()
