@@ -1,5 +1,7 @@
 # make demo   train a small gated net on digits and print a table
 # make test   lint, types and tests
+# make fuzz   compact 10,000 random networks and compare (COUNT=..., SEED=...)
+# make bench  measure and write benchmarks/results
 # Both set up .venv from the pins first, and reuse it while it is current.
 
 PYTHON ?= python3
@@ -10,7 +12,7 @@ READY := $(VENV)/.ready
 export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: demo test lint types pytest format bench clean
+.PHONY: demo test lint types pytest fuzz format bench clean
 .DEFAULT_GOAL := test
 
 $(READY): pyproject.toml constraints.txt
@@ -18,7 +20,7 @@ $(READY): pyproject.toml constraints.txt
 		{ echo "Python 3.11 or newer is needed; choose one with: make PYTHON=python3.12"; exit 2; }
 	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)
 	@echo "Setting up $(VENV) (a few minutes the first time)"
-	@$(BIN)/python -m pip install --quiet --editable ".[dev,demo]"
+	@$(BIN)/python -m pip install --quiet --editable ".[dev]"
 	@touch $@
 
 demo: $(READY)
@@ -40,8 +42,15 @@ format: $(READY)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+COUNT ?= 10000
+SEED ?= 0
+fuzz: $(READY)
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.compact.fuzz --count $(COUNT) --seed $(SEED)
+
 bench: $(READY)
+	$(BIN)/python -m pip install --quiet --editable ".[bench]"
 	$(BIN)/python benchmarks/gate_overhead.py
+	$(BIN)/python benchmarks/compact_speed.py
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -21,7 +21,8 @@ from diffsparse import SparsityWarning
 from diffsparse.compact import Compacted, Plan, compact
 from diffsparse.compact.bake import bake
 from diffsparse.compact.capture import tensors_in
-from tests.compact.networks import HARD, Net, Spec, build, inputs, options, simpler, specification
+from diffsparse.compact.verify import Trials
+from tests.compact.networks import Net, Spec, build, inputs, options, simpler, specification
 
 TOLERANCE = 1e-9
 FLOOR = 1e-2
@@ -39,6 +40,8 @@ class Outcome:
     """How often `compact` had to try; the reasons of those before the last in `detail`."""
     skipped: bool = False
     """Whether the network itself does not run, or gives numbers that are not finite."""
+    hard: bool = False
+    """Whether the code of the network computes with the number of channels."""
     before: int = 0
     after: int = 0
     """Parameters."""
@@ -64,7 +67,7 @@ def check(spec: Spec) -> Outcome:
     except AssertionError as error:
         return Outcome(str(error).partition(":")[0], f"{error}\n{small.plan}", len(reasons))
     before, after = _size(bake(net)), _size(small.model)
-    return Outcome(attempts=len(reasons), detail=_last(reasons[:-1]), before=before, after=after)
+    return Outcome(attempts=len(reasons), detail=_last(reasons[:-1]), hard=net.hard, before=before, after=after)
 
 
 def _compare(spec: Spec, net: Net, tested: nn.Module, small: Compacted, state: Any) -> None:
@@ -151,8 +154,7 @@ def _no_growth(ordinary: nn.Module, small: Compacted) -> None:
 @contextmanager
 def _attempts() -> Iterator[list[str]]:
     """Why each attempt of `compact` ended, while this lasts; empty for the one that succeeded."""
-    module: Any = sys.modules[compact.__module__]
-    compare: Callable[..., float] = module.largest_difference
+    compare = Trials.largest_difference
     reasons: list[str] = []
 
     def noted(*args: Any, **options: Any) -> float:
@@ -164,11 +166,11 @@ def _attempts() -> Iterator[list[str]]:
         reasons.append(f"difference {apart:.3g}")
         return apart
 
-    module.largest_difference = noted
+    Trials.largest_difference = noted  # type: ignore[method-assign]
     try:
         yield reasons
     finally:
-        module.largest_difference = compare
+        Trials.largest_difference = compare  # type: ignore[method-assign]
 
 
 def _last(reasons: list[str]) -> str:
@@ -197,14 +199,14 @@ def explain(spec: Spec, outcome: Outcome, seconds: float = 30.0) -> str:
     )
 
 
-def falls_back(outcome: Outcome, spec: Spec) -> bool:
+def falls_back(outcome: Outcome) -> bool:
     """Whether `compact` had to be careful with a network that has no sizes in its code."""
-    return outcome.attempts > 1 and not any(entry["kind"] in HARD for entry in spec.blocks)
+    return outcome.attempts > 1 and not outcome.hard and not outcome.problem
 
 
 def explain_fallback(spec: Spec) -> str:
     """A network on which the first attempt failed, reduced."""
-    reduced = reduce(spec, lambda s: falls_back(check(s), s))
+    reduced = reduce(spec, lambda s: falls_back(check(s)))
     return (
         f"seed {spec.seed}: {check(reduced).detail}\n{build(reduced)}\nSpec.from_json({options(reduced).to_json()!r})"
     )
@@ -231,7 +233,7 @@ def main() -> int:
         for done, (seed, outcome) in enumerate(workers.imap_unordered(_work, seeds, chunksize=8), 1):
             if outcome.problem:
                 failed[seed] = outcome
-            if falls_back(outcome, specification(seed)):
+            if falls_back(outcome):
                 fallen.append(seed)
             attempts[outcome.attempts] += 1
             totals.update(skipped=outcome.skipped, before=outcome.before, after=outcome.after)

@@ -16,7 +16,7 @@ def test_compaction_keeps_the_function(first: int) -> None:
         if outcome.problem:
             # one reduced case a chunk keeps a broken rule from taking minutes
             failures.append(explain(specification(seed), outcome, seconds=0.0 if failures else 5.0))
-        elif falls_back(outcome, specification(seed)):
+        elif falls_back(outcome):
             failures.append(f"seed {seed}: the first attempt failed: {outcome.detail}")
     assert not failures, "\n\n".join(failures)
 

@@ -28,8 +28,14 @@ _RENAMED = {
 }
 
 
+# Asked for first: most arguments are such, and asking for the type of a tensor is slow.
+_PLAIN = (int, float, str, type(None))
+
+
 def tensors_in(thing: Any) -> Iterator[Tensor]:
     """Every tensor inside nested tuples, lists, dictionaries and dataclasses."""
+    if isinstance(thing, _PLAIN):
+        return
     if isinstance(thing, Tensor):
         yield thing
     elif isinstance(thing, dict):
@@ -82,6 +88,8 @@ class _Recorder(TorchFunctionMode):
         return self._values[id(tensor)]
 
     def _replace(self, thing: Any) -> Any:
+        if isinstance(thing, _PLAIN):
+            return thing
         if isinstance(thing, Tensor):
             return self.value(thing)
         if isinstance(thing, list | tuple):

@@ -1,8 +1,8 @@
 """`compact`: from a gated model to a smaller one that computes the same."""
 
-import copy
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Generic, TypeVar, cast
 
 from torch import nn
@@ -15,7 +15,7 @@ from diffsparse.compact.graph import Graph
 from diffsparse.compact.numbers import write_numbers
 from diffsparse.compact.plan import Kept, Plan
 from diffsparse.compact.planner import make_plan
-from diffsparse.compact.verify import default_tolerance, largest_difference
+from diffsparse.compact.verify import Trials, default_tolerance
 from diffsparse.errors import SparsityError, SparsityWarning
 from diffsparse.measure import Measurement, measure
 from diffsparse.measure.example import Example
@@ -31,12 +31,22 @@ class Compacted(Generic[Model]):
     """The user's own module tree with smaller layers and no gates."""
     plan: Plan
     """What was done to each layer."""
-    before: Measurement
-    """Cost of the model as it was, without latency."""
-    after: Measurement
-    """Cost of the compact model, without latency."""
     max_difference: float
     """Largest difference from the original seen, relative to the largest output."""
+    original: nn.Module = field(repr=False)
+    """The model that was compacted."""
+    example: Example = field(repr=False)
+    """What it was recorded on."""
+
+    @cached_property
+    def before(self) -> Measurement:
+        """Cost of the model as it was, without latency; measured when first asked for."""
+        return measure(bake(self.original), self.example.inputs, latency=False)
+
+    @cached_property
+    def after(self) -> Measurement:
+        """Cost of the compact model, without latency; measured when first asked for."""
+        return measure(self.model, self.example.inputs, latency=False)
 
     @property
     def kept(self) -> tuple[Kept, ...]:
@@ -105,42 +115,40 @@ def compact(
         raise SparsityError(f"round_to must be at least 1, got {round_to}")
     example = Example.of(example_inputs)
     baked = bake(model).eval()
-    example.run(baked)
-    graph, _ = capture(baked, example.args, example.kwargs)
+    graph = _recorded(baked, example)
+    trials = Trials(baked, example.args, example.kwargs)
     limit = default_tolerance(baked) if tolerance is None else tolerance
-    small, plan, difference = _first_that_fits(baked, graph, example, limit, round_to, strict, fold)
-    _warn_if_dead(model, graph)
-    before, after = (measure(each, _inputs(example), latency=False) for each in (baked, small))
-    _restore_training(model, small)
-    return Compacted(model=cast(Model, small), plan=plan, before=before, after=after, max_difference=difference)
-
-
-def _first_that_fits(
-    baked: nn.Module, graph: Graph, example: Example, limit: float, round_to: int, strict: bool, fold: bool
-) -> tuple[nn.Module, Plan, float]:
     problem: Exception | None = None
     for attempt in _ATTEMPTS:
         plan, numbers = make_plan(Analysis(graph, round_to=round_to, **attempt), fold)
         if strict and plan.kept:
             raise SparsityError(f"strict=True, but some layers cannot be made narrower:\n{plan}")
-        any_size = all(layer.what != "map" for layer in plan.layers.values())
+        # the first attempt takes the copy that was recorded, another one needs a fresh one
+        small = baked if problem is None else bake(model).eval()
         try:
-            small = apply_plan(copy.deepcopy(baked), plan)
-            write_numbers(small, numbers)
-            difference = largest_difference(baked, small, example.args, example.kwargs, any_size=any_size)
+            write_numbers(apply_plan(small, plan), numbers)
+            difference = trials.largest_difference(small, any_size=not plan.needs_size)
         except Exception as error:
             # the user's own code runs here, and may raise anything at a width it does not expect
             problem = error
             continue
         if difference <= limit:
-            return small, plan, difference
+            _warn_if_dead(model, graph)
+            _restore_training(model, small)
+            return Compacted(
+                model=cast(Model, small), plan=plan, max_difference=difference, original=model, example=example
+            )
         problem = SparsityError(f"outputs differ by {difference:.3g} relative, more than the tolerance of {limit:g}")
-    raise SparsityError(f"{type(baked).__name__} could not be compacted without changing it: {problem}") from problem
+    raise SparsityError(f"{type(model).__name__} could not be compacted without changing it: {problem}") from problem
 
 
-def _inputs(example: Example) -> Any:
-    """The example in a form that `measure` takes; both kinds of arguments at once do not occur."""
-    return example.kwargs if example.kwargs else example.args
+def _recorded(model: nn.Module, example: Example) -> Graph:
+    try:
+        return capture(model, example.args, example.kwargs)[0]
+    except Exception:
+        # if it is the model that does not run, say so with the shapes
+        example.run(model)
+        raise
 
 
 def _warn_if_dead(model: nn.Module, graph: Graph) -> None:

@@ -79,6 +79,11 @@ class Plan:
     format: int = FORMAT
     """Version of this format."""
 
+    @property
+    def needs_size(self) -> bool:
+        """Whether the compact model is valid for the size of the example only."""
+        return any(layer.what == "map" for layer in self.layers.values())
+
     def to_json(self) -> str:
         """The plan as a JSON text."""
         return json.dumps(asdict(self), separators=(",", ":"))

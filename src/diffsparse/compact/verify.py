@@ -66,33 +66,32 @@ def difference(expected: Any, got: Any) -> float:
     return worst
 
 
-@torch.no_grad()
-def largest_difference(
-    original: nn.Module,
-    compacted: nn.Module,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    *,
-    any_size: bool = True,
-    draws: int = 2,
-) -> float:
-    """Largest relative difference of the outputs: on the example, on random inputs like it, and on larger ones.
+class Trials:
+    """Inputs and what the original gives for them: the example, a random one like it, and a larger one.
 
-    Larger ones, with one more pixel each way, count only if the original takes them and `any_size` is asked for.
+    The larger one, with one more pixel each way, counts only if the original takes it.
     """
-    generator = torch.Generator().manual_seed(0)
-    both = (args, kwargs)
-    trials = [both] + [random_like(both, generator) for _ in range(draws)]
-    worst = max(difference(_run(original, trial), _run(compacted, trial)) for trial in trials)
-    larger = _grown(both) if any_size else both
-    try:
-        expected = _run(original, larger)
-    except Exception:
-        # whatever the user's model raises, it does not take this size
-        return worst
-    return max(worst, difference(expected, _run(compacted, larger)))
+
+    def __init__(self, original: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        both = (args, kwargs)
+        self.inputs = [both, random_like(both, torch.Generator().manual_seed(0))]
+        self.expected = [_run(original, trial) for trial in self.inputs]
+        self.larger = _grown(both)
+        try:
+            self.larger_expected = _run(original, self.larger)
+        except Exception:
+            # whatever the user's model raises, it does not take this size
+            self.larger_expected = None
+
+    def largest_difference(self, compacted: nn.Module, *, any_size: bool = True) -> float:
+        """Largest relative difference of the outputs; the larger input is left out unless `any_size`."""
+        worst = max(difference(e, _run(compacted, i)) for e, i in zip(self.expected, self.inputs, strict=True))
+        if self.larger_expected is None or not any_size:
+            return worst
+        return max(worst, difference(self.larger_expected, _run(compacted, self.larger)))
 
 
+@torch.no_grad()
 def _run(model: nn.Module, trial: Any) -> Any:
     args, kwargs = _each_tensor(torch.clone, trial)
     return model(*args, **kwargs)

@@ -51,6 +51,11 @@ class Example:
         return example
 
     @property
+    def inputs(self) -> Any:
+        """In the form that `of` takes."""
+        return self.kwargs if self.kwargs else self.args
+
+    @property
     def tensors(self) -> list[Tensor]:
         """Every tensor among the arguments, nested ones too."""
         return [leaf for leaf in tree_leaves((self.args, self.kwargs)) if isinstance(leaf, Tensor)]
