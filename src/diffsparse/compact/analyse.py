@@ -56,7 +56,7 @@ class Analysis:
         while True:
             self.nodes = self._without_dead_modules()
             for node in self.nodes:
-                node.rigid = not trusting and names_sizes(node)
+                node.rigid = names_sizes(node) and (not trusting or _shows_nothing(node))
             self._free_layers()
             self._reset()
             self._find_needs()
@@ -196,6 +196,12 @@ class Analysis:
             else:
                 layer.rows = _rounded(layer.rows, layer.output.keep, self.round_to)
                 layer.columns = _rounded(layer.columns, there, self.round_to)
+
+
+def _shows_nothing(node: Node) -> bool:
+    """Whether a reshape of constants only: putting them in other places would not be noticed."""
+    value = tracked(node.inputs[0])
+    return value.axis is not None and bool(value.fixed.all())
 
 
 def _rounded(mask: np.ndarray, candidates: np.ndarray, multiple: int) -> np.ndarray:

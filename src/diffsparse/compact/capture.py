@@ -10,6 +10,7 @@ from torch.overrides import TorchFunctionMode
 
 from diffsparse.compact.graph import Call, Graph, Node, Value
 from diffsparse.compact.rules import OPAQUE, describe
+from diffsparse.compact.rules.pointwise import takes_number
 
 _RENAMED = {
     "radd": "add",
@@ -116,8 +117,8 @@ class _Recorder(TorchFunctionMode):
         if not made and op not in _READERS:
             return result
         touched = any(value.touched for value in inputs)
-        # what is made from nothing may be made from sizes, or at random
-        known = bool(inputs) and all(v.known for v in inputs) and op not in _RANDOM
+        # what is made from nothing may be made from sizes, or at random; a number may come from data
+        known = bool(inputs) and all(v.known for v in inputs) and op not in _RANDOM and not takes_number(op, args)
         outputs = [Value(tuple(t.shape), known=known, touched=touched, number=_number(t, known)) for t in made]
         node = Node(op, *described, inputs, outputs, result, self.stack[-1] if self.stack else None, in_place=in_place)
         if args and isinstance(args[0], Tensor) and not in_place:

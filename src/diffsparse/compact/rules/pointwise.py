@@ -1,6 +1,7 @@
 """Operators that work entry by entry, with broadcasting: activations, sums, products."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from torch import Tensor
@@ -61,8 +62,7 @@ class Pointwise(Rule):
             fixed &= constant
             if node.op == "mul" or (node.op == "div" and position == 0):
                 vanishing |= zero
-        if node.op in _ARITHMETIC and any(isinstance(arg, int | float) for arg in node.args):
-            # a number in the user's code may come from the size of the input, or from its data
+        if takes_number(node.op, node.args):
             fixed[:] = False
         return fixed | vanishing
 
@@ -136,6 +136,12 @@ class Identity(Pointwise):
 
 
 _ARITHMETIC = {"add", "sub", "rsub", "mul", "div", "rdiv", "rtruediv", "pow", "rpow"}
+
+
+def takes_number(op: str, args: tuple[Any, ...]) -> bool:
+    """Whether a number from the user's code goes in, which may come from the size of the input or from its data."""
+    return op in _ARITHMETIC and any(isinstance(arg, int | float) for arg in args)
+
 
 POINTWISE = Pointwise()
 IDENTITY = Identity()
