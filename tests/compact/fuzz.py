@@ -243,14 +243,14 @@ def main() -> int:
     print(f"\n{time.monotonic() - start:.0f} s, {totals['skipped']} skipped, attempts needed {dict(attempts)}")
     print(f"parameters {totals['before']} -> {totals['after']}")
     print(f"first attempt failed without sizes in the code: {sorted(fallen)[:40]}")
-    print(Counter(outcome.problem for outcome in failed.values()).most_common())
+    print(Counter(outcome.problem for outcome in failed.values()).most_common(), flush=True)
     shown = Counter[str]()
     for seed, outcome in sorted(failed.items()):
         shown[outcome.problem] += 1
         if shown[outcome.problem] <= 2 and sum(shown.values()) <= 4 * given.show:
-            print("\n" + explain(specification(seed), outcome))
+            print("\n" + explain(specification(seed), outcome), flush=True)
     for seed in sorted(fallen)[: given.show]:
-        print("\nfell back: " + explain_fallback(specification(seed)))
+        print("\nfell back: " + explain_fallback(specification(seed)), flush=True)
     return 1 if failed else 0
 
 

@@ -55,11 +55,11 @@ class Analysis:
         # a constant that nobody reads needs no map: its layers are taken one by one
         while True:
             self.nodes = self._without_dead_modules()
-            for node in self.nodes:
-                node.rigid = names_sizes(node) and (not trusting or _shows_nothing(node))
-            self._free_layers()
             self._reset()
+            self._free_layers()
             self._find_needs()
+            for node in self.nodes:
+                node.rigid |= names_sizes(node) and (not trusting or _shows_nothing(node))
             unread = {name for name, call in self.emitted.items() if call.output and not call.output.need.any()}
             if not unread:
                 break
@@ -147,7 +147,7 @@ class Analysis:
             for name in {v.parameter for v in node.inputs if v.parameter is not None}:
                 users.setdefault(name, []).append(node)
         for node in self.nodes:
-            node.rigid |= node.layer is None and any(len(users[v.parameter]) > 1 for v in node.inputs if v.parameter)
+            node.rigid = node.layer is None and any(len(users[v.parameter]) > 1 for v in node.inputs if v.parameter)
         for node, layer in self.layers:
             around = {id(n): n for name in layer.tensors.values() for n in users[name]}
             layer.twins = [n.layer for n in around.values() if n.layer is not None]
@@ -199,9 +199,9 @@ class Analysis:
 
 
 def _shows_nothing(node: Node) -> bool:
-    """Whether a reshape of constants only: putting them in other places would not be noticed."""
+    """Whether nobody reads what is reshaped, but for constants: verification would not notice it in other places."""
     value = tracked(node.inputs[0])
-    return value.axis is not None and bool(value.fixed.all())
+    return value.axis is not None and not (value.need & ~value.fixed).any()
 
 
 def _rounded(mask: np.ndarray, candidates: np.ndarray, multiple: int) -> np.ndarray:

@@ -116,6 +116,7 @@ def compact(
     example = Example.of(example_inputs)
     baked = bake(model).eval()
     graph = _recorded(baked, example)
+    _warn_of_branches(model, graph)
     trials = Trials(baked, example.args, example.kwargs)
     limit = default_tolerance(baked) if tolerance is None else tolerance
     problem: Exception | None = None
@@ -149,6 +150,19 @@ def _recorded(model: nn.Module, example: Example) -> Graph:
         # if it is the model that does not run, say so with the shapes
         example.run(model)
         raise
+
+
+def _warn_of_branches(model: nn.Module, graph: Graph) -> None:
+    reads = [node for node in graph.nodes if node.op == "bool" and any(value.touched for value in node.inputs)]
+    deciders = {node.call.name if node.call else "" for node in reads}
+    if reads:
+        where = ", ".join(f"'{name or type(model).__name__}'" for name in sorted(deciders))
+        warnings.warn(
+            f"the forward pass of {where} decides by the data of a tensor; only the branch taken for the example was "
+            "recorded, and the compact model is valid for inputs that take it",
+            SparsityWarning,
+            stacklevel=3,
+        )
 
 
 def _warn_if_dead(model: nn.Module, graph: Graph) -> None:

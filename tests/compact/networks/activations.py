@@ -48,6 +48,7 @@ ACTIVATIONS: dict[str, Callable[..., Any] | None] = {
 
 
 def activation(name: str) -> nn.Module:
+    """The activation of that name, as a module."""
     run = ACTIVATIONS[name]
     if run is not None:
         return Block(run)

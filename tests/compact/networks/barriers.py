@@ -13,6 +13,7 @@ from tests.compact.networks.draw import Draw, one_of
 
 @block(SPATIAL)
 def barrier(draw: Draw, shape: Shape) -> nn.Module:
+    """Operations that mix channels."""
     c = shape[1]
     run = {
         "group": lambda m, x: m.act(m.group(m.norm(x))),
@@ -40,6 +41,7 @@ def barrier(draw: Draw, shape: Shape) -> nn.Module:
 
 @block(SPATIAL)
 def alone(draw: Draw, shape: Shape) -> nn.Module:
+    """No layer with weights."""
     c = shape[1]
     run: dict[str, Callable[[], nn.Module]] = {
         "act": draw.act,

@@ -12,6 +12,7 @@ from tests.compact.networks.draw import Draw
 
 @block(SPATIAL)
 def conv(draw: Draw, shape: Shape) -> nn.Module:
+    """One convolution with every setting drawn, its norm and activation behind or ahead of it."""
     outputs = draw.width()
     kernel, dilation = draw.pick("kernel", [1, 2, 3, 3, 3]), draw.pick("dilation", [1, 1, 1, 2])
     padding, stride = draw.pick("padding", [0, 0, 1, 1, 2, "same", "valid"]), draw.pick("stride", [1, 1, 1, 2])
@@ -26,6 +27,7 @@ def conv(draw: Draw, shape: Shape) -> nn.Module:
 
 @block(SPATIAL)
 def chain(draw: Draw, shape: Shape) -> nn.Module:
+    """Convolution, norm and activation, two or three times."""
     layers, width = [], shape[1]
     for _ in range(draw.pick("length", [2, 3])):
         new = draw.width()
@@ -36,6 +38,7 @@ def chain(draw: Draw, shape: Shape) -> nn.Module:
 
 @block(SPATIAL)
 def depthwise(draw: Draw, shape: Shape) -> nn.Module:
+    """A depthwise convolution and a pointwise one."""
     wide, outputs = shape[1] * draw.pick("multiplier", [1, 1, 2]), draw.width()
     stride = draw.pick("stride", [1, 1, 2])
     deep = draw.conv(
@@ -47,6 +50,7 @@ def depthwise(draw: Draw, shape: Shape) -> nn.Module:
 
 @block(SPATIAL)
 def grouped(draw: Draw, shape: Shape) -> nn.Module:
+    """A grouped convolution behind a full one."""
     groups = draw.pick("groups", [2, 3, 4])
     wide = groups * draw.pick("wide", [1, 2, 3])
     first, second = draw.conv(shape[1], wide), draw.conv(wide, groups * draw.pick("out", [1, 2, 3]), groups=groups)
@@ -55,6 +59,7 @@ def grouped(draw: Draw, shape: Shape) -> nn.Module:
 
 @block(SPATIAL)
 def transposed(draw: Draw, shape: Shape) -> nn.Module:
+    """A transposed convolution."""
     groups = math.gcd(draw.pick("groups", [1, 1, 2, 3]), shape[1])
     outputs, stride = groups * draw.pick("wide", [1, 2, 3]), draw.pick("stride", [1, 2])
     settings = {"kernel_size": draw.pick("kernel", [2, 3]), "padding": draw.pick("padding", [0, 1]), "stride": stride}
@@ -66,6 +71,7 @@ def transposed(draw: Draw, shape: Shape) -> nn.Module:
 
 @block(SPATIAL)
 def functional(draw: Draw, shape: Shape) -> nn.Module:
+    """A convolution called as a function on parameters."""
     outputs = draw.width()
     dims, groups = draw.dims, math.gcd(draw.pick("groups", [1, 1, 1, 2]), math.gcd(outputs, shape[1]))
     weight = nn.Parameter(torch.zeros(outputs, shape[1] // groups, *[3] * dims))

@@ -11,6 +11,7 @@ from tests.compact.networks.draw import Draw, one_of
 
 @block(SPATIAL)
 def dense(draw: Draw, shape: Shape) -> nn.Module:
+    """Layers that append to what they got, as in DenseNet."""
     growth, width, layers = draw.pick("growth", [1, 2, 3]), shape[1], []
     for _ in range(draw.pick("length", [2, 3])):
         body = nn.Sequential(draw.norm(width), draw.act(), draw.conv(width, growth))
@@ -21,6 +22,7 @@ def dense(draw: Draw, shape: Shape) -> nn.Module:
 
 @block(SPATIAL)
 def inception(draw: Draw, shape: Shape) -> nn.Module:
+    """Three branches side by side."""
     widths = [draw.pick("branch", [1, 2, 3, 4]) for _ in range(3)]
     one = nn.Sequential(draw.conv(shape[1], widths[0], kernel_size=1), draw.norm(widths[0]))
     three = nn.Sequential(draw.norm(shape[1]), draw.act(), draw.conv(shape[1], widths[1], kernel_size=3, padding=1))
@@ -37,6 +39,7 @@ def inception(draw: Draw, shape: Shape) -> nn.Module:
 
 @block(SPATIAL)
 def itself(draw: Draw, shape: Shape) -> nn.Module:
+    """A tensor that meets itself."""
     run = {
         "cat": lambda m, x: torch.cat([x, x], 1),
         "cat act": lambda m, x: torch.cat((x, m.act(m.norm(x))), dim=1),

@@ -23,6 +23,7 @@ class Draw:
     made: dict[str, Any] = field(default_factory=dict)
 
     def pick(self, name: str, choices: list[Any]) -> Any:
+        """One of `choices`; asked for a second time, `name` draws as `name2`."""
         key, count = name, 1
         while key in self.made:
             count += 1
@@ -31,12 +32,15 @@ class Draw:
         return self.made[key]
 
     def width(self) -> int:
+        """A number of channels."""
         return int(self.pick("width", [1, 2, 3, 4, 4, 5, 6, 6, 8, 8, 12]))
 
     def kind(self, stem: str) -> Any:
+        """The module of that name for as many dimensions as the input has."""
         return getattr(nn, f"{stem}{self.dims}d")
 
     def call(self, stem: str) -> Any:
+        """The function of that name for as many dimensions as the input has."""
         return getattr(F, f"{stem}{self.dims}d")
 
     def conv(self, inputs: int, outputs: int, **settings: Any) -> nn.Module:
@@ -50,6 +54,7 @@ class Draw:
         return conv
 
     def norm(self, channels: int) -> nn.Module:
+        """A batch norm or none; it carries how it is to be randomised."""
         what = self.pick("norm", ["plain", "plain", "plain", "sparse", "sparse", "sparse", "bare", "own", "none"])
         if what == "none":
             return nn.Identity()
@@ -61,6 +66,7 @@ class Draw:
         return norm
 
     def act(self) -> nn.Module:
+        """An activation."""
         return activation(self.pick("act", list(ACTIVATIONS)))
 
 

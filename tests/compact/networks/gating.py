@@ -12,6 +12,7 @@ from tests.compact.networks.draw import Draw, one_of
 
 @block(SPATIAL)
 def squeeze(draw: Draw, shape: Shape) -> nn.Module:
+    """Squeeze and excitation."""
     c, middle, d = shape[1], draw.pick("middle", [1, 2, 4]), draw.dims
     style, gate = draw.pick("style", ["conv", "linear", "mean"]), draw.act()
     first, second = draw.conv(c, middle, kernel_size=1), draw.conv(middle, c, kernel_size=1)
@@ -32,6 +33,7 @@ def squeeze(draw: Draw, shape: Shape) -> nn.Module:
 
 @block(SPATIAL)
 def gates(draw: Draw, shape: Shape) -> nn.Module:
+    """Two branches of one width that meet entry by entry."""
     outputs = draw.width()
     left = nn.Sequential(draw.conv(shape[1], outputs), draw.norm(outputs), draw.act())
     right = nn.Sequential(draw.conv(shape[1], outputs), draw.norm(outputs), draw.act())

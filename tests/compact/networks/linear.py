@@ -12,6 +12,7 @@ from tests.compact.networks.draw import Draw, one_of
 
 @block(SPATIAL)
 def flat(draw: Draw, shape: Shape) -> nn.Module:
+    """Images into rows, and a linear layer that fits them."""
     _, c, *rest = shape
     d, all_sizes = draw.dims, math.prod(rest)
     adaptive = draw.call("adaptive_avg_pool")
@@ -28,7 +29,7 @@ def flat(draw: Draw, shape: Shape) -> nn.Module:
         "sum": lambda m, x: m.act(m.norm(x)).sum(dim=-1).flatten(start_dim=1) * 0.1,
         "last": lambda m, x: m.norm(x).movedim(1, -1).flatten(1),
     }
-    made = one_of(draw, run, hard={"hard", "squeeze"}, norm=draw.norm(c), act=draw.act())
+    made = one_of(draw, run, hard={"hard", "sizes", "squeeze"}, norm=draw.norm(c), act=draw.act())
     return nn.Sequential(made, _LazyLinear(draw.width()))
 
 
@@ -38,6 +39,7 @@ class _LazyLinear(nn.LazyLinear):
 
 @block(FLAT)
 def linear(draw: Draw, shape: Shape) -> nn.Module:
+    """A linear layer, norm and activation."""
     outputs = draw.width()
     layer = nn.Linear(shape[1], outputs, bias=draw.pick("bias", [True, False]))
     return nn.Sequential(layer, draw.norm(outputs), draw.act())
@@ -45,6 +47,7 @@ def linear(draw: Draw, shape: Shape) -> nn.Module:
 
 @block(FLAT)
 def linear_residual(draw: Draw, shape: Shape) -> nn.Module:
+    """A residual block of linear layers."""
     c, middle = shape[1], draw.width()
     body = [draw.norm(c), draw.act(), nn.Linear(c, middle), draw.norm(middle), draw.act(), nn.Linear(middle, c)]
     return Block(lambda m, x: x + m.body(x), body=nn.Sequential(*body))
@@ -52,6 +55,7 @@ def linear_residual(draw: Draw, shape: Shape) -> nn.Module:
 
 @block(FLAT)
 def linear_tricks(draw: Draw, shape: Shape) -> nn.Module:
+    """What else is done with rows."""
     c = shape[1]
     run = {
         "gru": lambda m, x: m.gru(m.norm(x).unsqueeze(1))[0].squeeze(1),

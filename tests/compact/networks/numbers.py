@@ -38,7 +38,6 @@ def data_numbers(draw: Draw, shape: Shape) -> nn.Module:
         "one channel": lambda m, x: m.conv(m.norm(x) * float(m.norm(x)[0, 0].sum())),
         "list": lambda m, x: m.conv(m.norm(x) + max(x.flatten().tolist())),
         "power": lambda m, x: m.norm(m.conv(x)) * 2 ** float(x.detach().mean().clamp(-1, 1)),
-        "if": lambda m, x: m.conv(m.norm(x)) if x.mean() > 0 else m.conv(m.act(x)),
     }
     c = shape[1]
     return one_of(draw, run, norm=draw.norm(c), act=draw.act(), conv=draw.conv(c, c))

@@ -11,6 +11,7 @@ from tests.compact.networks.draw import Draw
 
 @block(SPATIAL)
 def post_residual(draw: Draw, shape: Shape) -> nn.Module:
+    """The block of a ResNet, with or without a projection."""
     stride, middle = draw.pick("stride", [1, 1, 2]), draw.width()
     project = draw.pick("project", [True, False, False]) or stride > 1
     outputs = draw.width() if project else shape[1]
@@ -24,6 +25,7 @@ def post_residual(draw: Draw, shape: Shape) -> nn.Module:
 
 @block(SPATIAL)
 def pre_residual(draw: Draw, shape: Shape) -> nn.Module:
+    """The pre-activation block, with or without a projection."""
     stride, middle = draw.pick("stride", [1, 1, 2]), draw.width()
     project = draw.pick("project", [None, None, "raw", "active"]) or ("raw" if stride > 1 else None)
     outputs = draw.width() if project else shape[1]

@@ -9,6 +9,7 @@ from tests.compact.networks.draw import Draw, one_of
 
 @block(SPATIAL)
 def pool(draw: Draw, shape: Shape) -> nn.Module:
+    """Pooling by windows and over whole axes."""
     d = draw.dims
     average, largest, adaptive = draw.call("avg_pool"), draw.call("max_pool"), draw.call("adaptive_avg_pool")
     adaptive_max = draw.call("adaptive_max_pool")
@@ -35,6 +36,7 @@ def pool(draw: Draw, shape: Shape) -> nn.Module:
 
 @block(SPATIAL)
 def resize(draw: Draw, shape: Shape) -> nn.Module:
+    """Interpolation."""
     smooth = ["linear", "bilinear", "trilinear"][draw.dims - 1]
     run = {
         "nearest": lambda m, x: F.interpolate(m.act(m.norm(x)), scale_factor=2),
@@ -49,6 +51,7 @@ def resize(draw: Draw, shape: Shape) -> nn.Module:
 
 @block(SPATIAL)
 def pad(draw: Draw, shape: Shape) -> nn.Module:
+    """Padding of the image, and of channels."""
     sides = [1, 0, 1, 1, 0, 1][: 2 * draw.dims]
     run = {
         "zero": lambda m, x: F.pad(m.act(m.norm(x)), sides),

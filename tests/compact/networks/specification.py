@@ -26,9 +26,11 @@ class Spec:
     fold: bool = False
 
     def to_json(self) -> str:
+        """The specification as a JSON text."""
         return json.dumps(asdict(self))
 
     @classmethod
     def from_json(cls, text: str) -> "Spec":
+        """Read what `to_json` wrote."""
         data = json.loads(text)
         return cls(**{**data, "blocks": tuple(data["blocks"])})

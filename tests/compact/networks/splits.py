@@ -13,6 +13,7 @@ from tests.compact.networks.draw import Draw, one_of
 
 @block(SPATIAL)
 def split(draw: Draw, shape: Shape) -> nn.Module:
+    """Some channels go through a layer, the others do not."""
     c = shape[1]
     if c < 2:
         raise MisfitError
@@ -41,6 +42,7 @@ def split(draw: Draw, shape: Shape) -> nn.Module:
 
 @block(SPATIAL)
 def part(draw: Draw, shape: Shape) -> nn.Module:
+    """Some channels, or all in another order."""
     k = draw.pick("at", [1, 2, 3])
     if shape[1] <= k:
         raise MisfitError
@@ -64,6 +66,7 @@ def part(draw: Draw, shape: Shape) -> nn.Module:
 
 @block(SPATIAL)
 def shuffle(draw: Draw, shape: Shape) -> nn.Module:
+    """Channels shuffled between groups."""
     groups = math.gcd(shape[1], draw.pick("groups", [2, 3, 4]))
     if groups == 1:
         raise MisfitError
@@ -74,11 +77,15 @@ def shuffle(draw: Draw, shape: Shape) -> nn.Module:
 
     if draw.pick("how", ["shape", "module"]) == "module" and draw.dims == 2:
         return nn.Sequential(draw.norm(shape[1]), nn.ChannelShuffle(groups), draw.act())
-    return Block(by_shape, norm=draw.norm(shape[1]))
+    made = Block(by_shape, norm=draw.norm(shape[1]))
+    # with one channel a group nothing moves, but the view still names all of them
+    made.hard = groups == shape[1]
+    return made
 
 
 @block(SPATIAL)
 def pixels(draw: Draw, shape: Shape) -> nn.Module:
+    """Channels into pixels and back."""
     if draw.dims != 2:
         raise MisfitError
     how = draw.pick("how", ["up", "up", "down"])

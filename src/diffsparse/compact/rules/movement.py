@@ -57,7 +57,7 @@ class Movement(Rule):
 
     @staticmethod
     def _follows_any_width(node: Node) -> bool:
-        if len(node.outputs) != 1 or node.rigid or node.output.taken_from is None:
+        if len(node.outputs) != 1 or node.rigid or node.op in _BY_POSITION or node.output.taken_from is None:
             return False
         base, channel = node.output.taken_from
         if base is not node.inputs[0]:
@@ -80,6 +80,9 @@ def _labels(value: Value) -> Tensor:
 def _only_varying_dim(labels: Tensor) -> int | None:
     varying = [d for d in range(labels.dim()) if labels.shape[d] > 1 and bool((labels.diff(dim=d) != 0).any())]
     return varying[0] if len(varying) == 1 else None
+
+
+_BY_POSITION = {"channel_shuffle", "native_channel_shuffle", "index_select", "chunk", "split", "tensor_split"}
 
 
 class PixelShuffle(Rule):
