@@ -35,6 +35,13 @@ class ExpandOutput:
         return fill.view(view).expand(shape).index_copy(self.dim, getattr(module, EXPAND), output)
 
 
+class PassOn(nn.Module):
+    """Stands for a module that gives its first argument back."""
+
+    def forward(self, input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        return input
+
+
 class Constant(nn.Module):
     """Stands for a layer whose output no longer depends on its input: one number a channel, at any size.
 
@@ -91,7 +98,8 @@ class ConstantMap(nn.Module):
         self.input_size = list(input_size)
         self.register_buffer("map", torch.zeros(1, *shape))
 
-    def forward(self, input: Tensor) -> Tensor:
+    def forward(self, input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        # what else it was called with does not matter to a constant
         given = [None if wanted is None else n for wanted, n in zip(self.input_size, input.shape[1:], strict=True)]
         if given != self.input_size:
             raise SparsityError(

@@ -2,6 +2,8 @@
 
 import numpy as np
 from torch import nn
+from torch.nn.modules.batchnorm import _NormBase
+from torch.nn.modules.conv import _ConvNd
 
 from diffsparse.compact.graph import Call, Graph, Node, Value
 from diffsparse.compact.rules.base import Rule, pin, read_all, tracked, unite, widen
@@ -43,10 +45,20 @@ class Analysis:
         narrow: whether tensors between layers may become narrower; if not, every layer is wrapped so that the code
             between them sees the original widths.
         trusting: whether a reshape that was given sizes is taken to have computed them from the tensor.
+        doubt: 0 if everything that reads a tensor was recorded; 1 if what nobody was seen to read counts as read, 2 if
+            everything does.
         round_to: widths become multiples of this.
     """
 
-    def __init__(self, graph: Graph, *, narrow: bool = True, trusting: bool = True, round_to: int = 1) -> None:
+    def __init__(
+        self,
+        graph: Graph,
+        *,
+        narrow: bool = True,
+        trusting: bool = True,
+        doubt: int = 0,
+        round_to: int = 1,
+    ) -> None:
         self.graph = graph
         self.round_to = round_to
         self.removed: dict[str, Call] = {}
@@ -57,7 +69,7 @@ class Analysis:
             self.nodes = self._without_dead_modules()
             self._reset()
             self._free_layers()
-            self._find_needs()
+            self._find_needs(doubt)
             for node in self.nodes:
                 node.rigid |= names_sizes(node) and (not trusting or _shows_nothing(node))
             unread = {name for name, call in self.emitted.items() if call.output and not call.output.need.any()}
@@ -120,7 +132,7 @@ class Analysis:
         start, out = call.input, call.output
         if start is None or out is None or call.last_node == call.first_node or not start.touched:
             return None
-        if out.axis is None or not any(True for _ in call.module.parameters()):
+        if not out.axis or not any(True for _ in call.module.parameters()):
             return None
         passes = out.origin is start.origin and out is not start and out.axis == start.axis
         emits = out.known and not out.fixed.all() and call.name not in self._unread
@@ -156,8 +168,10 @@ class Analysis:
 
     # Backward facts and widths --------------------------------------------------------------------------------------
 
-    def _find_needs(self) -> None:
-        for value in self.graph.results:
+    def _find_needs(self, doubt: int) -> None:
+        seen = {id(value) for node in self.nodes for value in node.inputs} if doubt == 1 else set()
+        doubtful = [value for value in self._values() if id(value) not in seen] if doubt else []
+        for value in [*self.graph.results, *doubtful]:
             read_all(value)
         for node in reversed(self.nodes):
             node.rule.needs(node)
@@ -215,7 +229,9 @@ def _rounded(mask: np.ndarray, candidates: np.ndarray, multiple: int) -> np.ndar
 def _is_module(node: Node, layer: Layer, counts: dict[nn.Module, int]) -> bool:
     """Whether the layer is one call of one module, and that module nothing but the layer."""
     call = node.call
-    if call is None or counts[call.module] != 1 or call.parent is None:
+    if call is None or counts[call.module] != 1 or call.parent is None or not call.plain:
+        return False
+    if not isinstance(call.module, _ConvNd | nn.Linear | _NormBase):
         return False
     owns = all(name == f"{call.name}.{role}" for role, name in layer.tensors.items())
     return owns and call.input is layer.input and call.output is node.output

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from diffsparse.compact.adaptors import EXPAND, FILL, SELECT, Constant, ConstantMap, ExpandOutput, SelectInput
+from diffsparse.compact.adaptors import EXPAND, FILL, SELECT, Constant, ConstantMap, ExpandOutput, PassOn, SelectInput
 from diffsparse.compact.plan import LayerPlan, Plan, TensorSlice
 from diffsparse.compact.ragged import RaggedConv
 from diffsparse.errors import SparsityError
@@ -37,7 +37,7 @@ def apply_plan(model: nn.Module, plan: Plan) -> nn.Module:
             # not `del parent[i]`, which would rename the layers behind it
             del parent._modules[key]
         elif layer.what == "identity":
-            _replace(model, name, nn.Identity())
+            _replace(model, name, PassOn())
         elif layer.what in {"constant", "map"}:
             _replace(model, name, _constant(model.get_submodule(name), layer))
         elif layer.what == "ragged":
@@ -129,7 +129,8 @@ def _adapt(module: nn.Module, layer: LayerPlan) -> None:
         module.groups = layer.groups  # type: ignore[assignment]
     if layer.adds_bias:
         assert layer.outputs is not None
-        module.bias = nn.Parameter(like.new_zeros(layer.outputs[1]))
+        trained = any(parameter.requires_grad for parameter in module.parameters())
+        module.bias = nn.Parameter(like.new_zeros(layer.outputs[1]), requires_grad=trained)
     if layer.select is not None:
         module.register_buffer(SELECT, torch.tensor(layer.select, device=like.device), persistent=False)
         module.register_forward_pre_hook(SelectInput(layer.dim), prepend=True)

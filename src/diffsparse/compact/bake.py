@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from diffsparse.errors import SparsityError
 from diffsparse.nn import SparseBatchNorm, SparseBatchNorm1d, SparseBatchNorm2d, SparseBatchNorm3d, SparseSum
 from diffsparse.nn.weighted_sum import WeightedSum
 
@@ -20,7 +21,13 @@ _ORDINARY: dict[type[SparseBatchNorm], Any] = {
 
 def bake(model: nn.Module) -> nn.Module:
     """A copy of `model` in which sparse batch norms and sums are ordinary ones."""
-    baked = copy.deepcopy(model)
+    try:
+        baked = copy.deepcopy(model)
+    except RuntimeError as error:
+        raise SparsityError(
+            f"{type(model).__name__} cannot be copied: {error}. If it was pruned with torch.nn.utils.prune, call "
+            "prune.remove on its layers first"
+        ) from error
     ordinary: dict[nn.Module, nn.Module] = {}
     for module in baked.modules():
         if isinstance(module, SparseBatchNorm):

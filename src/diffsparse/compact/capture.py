@@ -11,6 +11,7 @@ from torch.overrides import TorchFunctionMode
 from diffsparse.compact.graph import Call, Graph, Node, Value
 from diffsparse.compact.rules import OPAQUE, describe
 from diffsparse.compact.rules.pointwise import takes_number
+from diffsparse.errors import SparsityError
 
 _RENAMED = {
     "radd": "add",
@@ -34,7 +35,7 @@ _PLAIN = (int, float, str, type(None))
 
 
 def tensors_in(thing: Any) -> Iterator[Tensor]:
-    """Every tensor inside nested tuples, lists, dictionaries and dataclasses."""
+    """Every tensor inside nested collections, dataclasses and plain objects."""
     if isinstance(thing, _PLAIN):
         return
     if isinstance(thing, Tensor):
@@ -42,12 +43,15 @@ def tensors_in(thing: Any) -> Iterator[Tensor]:
     elif isinstance(thing, dict):
         for item in thing.values():
             yield from tensors_in(item)
-    elif isinstance(thing, list | tuple):
+    elif isinstance(thing, list | tuple | set | frozenset):
         for item in thing:
             yield from tensors_in(item)
     elif is_dataclass(thing) and not isinstance(thing, type):
         for entry in fields(thing):
             yield from tensors_in(getattr(thing, entry.name))
+    elif hasattr(thing, "__dict__") and not callable(thing):
+        for item in vars(thing).values():
+            yield from tensors_in(item)
 
 
 def canonical(func: Callable[..., Any]) -> str:
@@ -114,42 +118,63 @@ class _Recorder(TorchFunctionMode):
         if in_place and not made:
             made = given[:1]
         op = canonical(func)
-        if not made and op not in _READERS:
+        if not made and (not given or op in _METADATA or op.endswith(".__get__")):
             return result
         touched = any(value.touched for value in inputs)
         # what is made from nothing may be made from sizes, or at random; a number may come from data
-        known = bool(inputs) and all(v.known for v in inputs) and op not in _RANDOM and not takes_number(op, args)
+        known = (
+            bool(inputs) and all(v.known for v in inputs) and op not in _RANDOM and not takes_number(op, args, kwargs)
+        )
         outputs = [Value(tuple(t.shape), known=known, touched=touched, number=_number(t, known)) for t in made]
         node = Node(op, *described, inputs, outputs, result, self.stack[-1] if self.stack else None, in_place=in_place)
         if args and isinstance(args[0], Tensor) and not in_place:
             node.redo = lambda first: func(first, *args[1:], **kwargs)
         self.graph.nodes.append(node)
-        shared = in_place and bool(made) and self._shares_memory(made[0])
-        node.rule = OPAQUE if shared else describe(node, self.graph)
+        shared = self._rewrite_views(node, made[0]) if in_place and made else False
+        node.rule = OPAQUE if shared or "out" in kwargs else describe(node, self.graph)
         node.result = node.redo = None
-        for tensor, value in zip(made, outputs, strict=True):
+        for tensor, value in zip(made, outputs[: len(made)], strict=True):
             if not in_place and any(tensor is other for other in given):
                 # the operation handed its argument back
                 value.same_as = value.same_as or self._values[id(tensor)]
             self.value(tensor, value)
         return result
 
-    def _shares_memory(self, written: Tensor) -> bool:
-        """Whether another recorded tensor lies in the memory just written; if so, forget what was known of it."""
+    def _rewrite_views(self, node: Node, written: Tensor) -> bool:
+        """Whether other recorded tensors lie in the memory just written; if so, the node reads and makes them, too."""
         try:
             place = written.untyped_storage().data_ptr()
         except (RuntimeError, NotImplementedError):
             return True
         others = [t for t in self._alive if t is not written and t.untyped_storage().data_ptr() == place and place]
-        for tensor in others:
+        for tensor in {id(t): t for t in others}.values():
             old = self._values[id(tensor)]
             if old.parameter is None:
-                self._values[id(tensor)] = Value(tuple(tensor.shape), touched=True)
+                new = Value(tuple(tensor.shape), touched=True)
+                node.inputs.append(old)
+                node.outputs.append(new)
+                self._values[id(tensor)] = new
         return bool(others)
 
 
-# Calls that hand data to Python, where it may decide anything.
-_READERS = {"item", "tolist", "bool", "float", "int", "numpy", "index", "complex"}
+# Calls that tell Python of a tensor without its data; whatever else returns no tensor hands data over.
+_METADATA = {
+    *(
+        "size",
+        "dim",
+        "ndimension",
+        "numel",
+        "nelement",
+        "len",
+        "stride",
+        "storage_offset",
+        "element_size",
+        "get_device",
+    ),
+    *("is_contiguous", "is_floating_point", "is_complex", "is_signed", "is_tensor", "is_inference", "is_shared"),
+    *("type", "data_ptr", "has_names", "untyped_storage", "hash", "repr", "format", "is_same_size", "is_pinned"),
+    *("get_device", "result_type"),
+}
 
 
 # Calls whose result is another one each time.
@@ -182,13 +207,15 @@ def capture(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
         for handle in handles:
             handle.remove()
     recorder.graph.results = [recorder.value(tensor) for tensor in tensors_in(output)]
+    if not recorder.graph.results:
+        raise SparsityError(f"{type(model).__name__} returned a {type(output).__name__} in which no tensor was found")
     return recorder.graph, output
 
 
 def _watch(recorder: _Recorder, name: str, module: nn.Module) -> list[Any]:
     def began(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         parent = recorder.stack[-1] if recorder.stack else None
-        call = Call(name, module, parent, first_node=len(recorder.graph.nodes))
+        call = Call(name, module, parent, first_node=len(recorder.graph.nodes), plain=len(args) == 1 and not kwargs)
         if args and isinstance(args[0], Tensor):
             call.input = recorder.value(args[0])
         recorder.stack.append(call)

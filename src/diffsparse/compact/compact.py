@@ -15,7 +15,7 @@ from diffsparse.compact.graph import Graph
 from diffsparse.compact.numbers import write_numbers
 from diffsparse.compact.plan import Kept, Plan
 from diffsparse.compact.planner import make_plan
-from diffsparse.compact.verify import Trials, default_tolerance
+from diffsparse.compact.verify import Trials
 from diffsparse.errors import SparsityError, SparsityWarning
 from diffsparse.measure import Measurement, measure
 from diffsparse.measure.example import Example
@@ -65,11 +65,14 @@ class Compacted(Generic[Model]):
         return f"{self.plan}\n{costs}\nlargest relative difference {self.max_difference:.2g}"
 
 
-# How far the code between layers is trusted to work at other widths: first fully, at last not at all.
-_ATTEMPTS = (
+# How far the code between layers is trusted to work at other widths: first fully, at last not at all. The last two
+# serve code that no recorder sees into, such as vmapped functions.
+_ATTEMPTS: tuple[dict[str, Any], ...] = (
     {"narrow": True, "trusting": True},
     {"narrow": True, "trusting": False},
     {"narrow": False, "trusting": False},
+    {"narrow": False, "trusting": False, "doubt": 1},
+    {"narrow": False, "trusting": False, "doubt": 2},
 )
 
 
@@ -114,32 +117,29 @@ def compact(
     if round_to < 1:
         raise SparsityError(f"round_to must be at least 1, got {round_to}")
     example = Example.of(example_inputs)
-    baked = bake(model).eval()
-    graph = _recorded(baked, example)
-    _warn_of_branches(model, graph)
-    trials = Trials(baked, example.args, example.kwargs)
-    limit = default_tolerance(baked) if tolerance is None else tolerance
+    trials: Trials | None = None
     problem: Exception | None = None
     for attempt in _ATTEMPTS:
+        small = bake(model).eval()
+        graph = _recorded(small, example)
+        if trials is None:
+            trials = Trials(small, example.args, example.kwargs, tolerance)
+            _warn_of_branches(model, graph)
         plan, numbers = make_plan(Analysis(graph, round_to=round_to, **attempt), fold)
         if strict and plan.kept:
             raise SparsityError(f"strict=True, but some layers cannot be made narrower:\n{plan}")
-        # the first attempt takes the copy that was recorded, another one needs a fresh one
-        small = baked if problem is None else bake(model).eval()
         try:
             write_numbers(apply_plan(small, plan), numbers)
-            difference = trials.largest_difference(small, any_size=not plan.needs_size)
+            difference = trials.check(small, any_size=not plan.needs_size)
         except Exception as error:
             # the user's own code runs here, and may raise anything at a width it does not expect
             problem = error
             continue
-        if difference <= limit:
-            _warn_if_dead(model, graph)
-            _restore_training(model, small)
-            return Compacted(
-                model=cast(Model, small), plan=plan, max_difference=difference, original=model, example=example
-            )
-        problem = SparsityError(f"outputs differ by {difference:.3g} relative, more than the tolerance of {limit:g}")
+        _warn_if_dead(model, graph)
+        _restore_training(model, small)
+        return Compacted(
+            model=cast(Model, small), plan=plan, max_difference=difference, original=model, example=example
+        )
     raise SparsityError(f"{type(model).__name__} could not be compacted without changing it: {problem}") from problem
 
 
@@ -152,8 +152,11 @@ def _recorded(model: nn.Module, example: Example) -> Graph:
         raise
 
 
+_DECIDERS = {"bool", "is_nonzero", "equal", "allclose", "contains"}
+
+
 def _warn_of_branches(model: nn.Module, graph: Graph) -> None:
-    reads = [node for node in graph.nodes if node.op == "bool" and any(value.touched for value in node.inputs)]
+    reads = [node for node in graph.nodes if node.op in _DECIDERS and any(value.touched for value in node.inputs)]
     deciders = {node.call.name if node.call else "" for node in reads}
     if reads:
         where = ", ".join(f"'{name or type(model).__name__}'" for name in sorted(deciders))

@@ -58,9 +58,7 @@ def _fits(front: Layer, norm: Layer) -> bool:
 
 def _affine(analysis: Analysis, norm: Layer) -> tuple[Tensor, Tensor]:
     tensors = {role: analysis.graph.tensors[name].detach().double().cpu() for role, name in norm.tensors.items()}
-    assert norm.call is not None
-    eps = float(norm.call.module.eps)  # type: ignore[arg-type]
-    scale = (tensors["running_var"] + eps).rsqrt()
+    scale = (tensors["running_var"] + norm.eps).rsqrt()
     scale = scale * tensors["weight"] if "weight" in tensors else scale
     shift = -tensors["running_mean"] * scale
     shift = shift + tensors["bias"] if "bias" in tensors else shift

@@ -80,6 +80,8 @@ class Call:
     name: str
     module: nn.Module
     parent: "Call | None"
+    plain: bool = True
+    """Whether it got one argument and no more."""
     input: Value | None = None
     """Its first argument, if that is a tensor."""
     output: Value | None = None

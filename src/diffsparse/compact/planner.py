@@ -58,7 +58,8 @@ def make_plan(analysis: Analysis, fold: bool = False) -> tuple[Plan, Numbers]:
 def _farewell(call: Call) -> str:
     """A module leaves a `Sequential` that runs it; anyone else may count or index what it holds."""
     around = call.parent
-    held = around is not None and isinstance(around.module, nn.Sequential) and len(around.module) > 1
+    plain = around is not None and type(around.module).forward is nn.Sequential.forward
+    held = plain and around is not None and len(around.module._modules) > 1
     return "removed" if held and around is not None and call.name.rpartition(".")[0] == around.name else "identity"
 
 

@@ -58,37 +58,56 @@ def difference(expected: Any, got: Any) -> float:
         if not a.is_floating_point():
             worst = max(worst, float(not torch.equal(a, b)))
             continue
-        apart = (a.double() - b.double()).abs().max().item()
-        scale = a.double().abs().max().item()
-        worst = max(worst, apart / scale if scale > 0 else apart)
-        if apart != apart:
-            return float("inf")
+        worst = max(worst, _apart(a.double(), b.double()))
     return worst
+
+
+def _apart(a: Tensor, b: Tensor) -> float:
+    """Largest relative difference; infinities and NaN must stand in the same places."""
+    odd = ~torch.isfinite(a)
+    if not torch.equal(odd, ~torch.isfinite(b)) or not torch.equal(a[odd].nan_to_num(), b[odd].nan_to_num()):
+        return float("inf")
+    if bool(odd.all()):
+        return 0.0
+    apart, scale = (a - b)[~odd].abs().max().item(), a[~odd].abs().max().item()
+    return apart / scale if scale > 0 else apart
 
 
 class Trials:
     """Inputs and what the original gives for them: the example, a random one like it, and a larger one.
 
-    The larger one, with one more pixel each way, counts only if the original takes it.
+    The larger one has one more pixel each way. An input that the original refuses does not count.
     """
 
-    def __init__(self, original: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def __init__(
+        self, original: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], tolerance: float | None = None
+    ) -> None:
+        self.tolerance = default_tolerance(original) if tolerance is None else tolerance
         both = (args, kwargs)
-        self.inputs = [both, random_like(both, torch.Generator().manual_seed(0))]
-        self.expected = [_run(original, trial) for trial in self.inputs]
-        self.larger = _grown(both)
-        try:
-            self.larger_expected = _run(original, self.larger)
-        except Exception:
-            # whatever the user's model raises, it does not take this size
-            self.larger_expected = None
+        trials = [both, random_like(both, torch.Generator().manual_seed(0)), _grown(both)]
+        self.example, self.random, self.larger = ((trial, _answer(original, trial)) for trial in trials)
+
+    def check(self, compacted: nn.Module, *, any_size: bool = True) -> float:
+        """The largest difference; raise if it is more than the tolerance."""
+        difference = self.largest_difference(compacted, any_size=any_size)
+        if not difference <= self.tolerance:
+            raise SparsityError(
+                f"outputs differ by {difference:.3g} relative, more than the tolerance of {self.tolerance:g}"
+            )
+        return difference
 
     def largest_difference(self, compacted: nn.Module, *, any_size: bool = True) -> float:
         """Largest relative difference of the outputs; the larger input is left out unless `any_size`."""
-        worst = max(difference(e, _run(compacted, i)) for e, i in zip(self.expected, self.inputs, strict=True))
-        if self.larger_expected is None or not any_size:
-            return worst
-        return max(worst, difference(self.larger_expected, _run(compacted, self.larger)))
+        trials = [self.example, self.random, *([self.larger] if any_size else [])]
+        return max(difference(answer, _run(compacted, trial)) for trial, answer in trials if answer is not None)
+
+
+def _answer(model: nn.Module, trial: Any) -> Any:
+    try:
+        return _run(model, trial)
+    except Exception:
+        # whatever the user's model raises, it does not take this input
+        return None
 
 
 @torch.no_grad()

@@ -76,10 +76,13 @@ def widen(value: Value, mask: Mask) -> bool:
 
 
 def argument(node: Node, position: int, name: str, default: Any = None) -> Any:
-    """An argument of the recorded call, given by position or by name."""
+    """An argument of the recorded call, given by position, by name or by the name that numpy has for it."""
     if len(node.args) > position:
         return node.args[position]
-    return node.kwargs.get(name, default)
+    return node.kwargs.get(name, node.kwargs.get(_NUMPY_NAMES.get(name, name), default))
+
+
+_NUMPY_NAMES = {"dim": "axis", "keepdim": "keepdims", "input": "x"}
 
 
 def numbers_along(tensor: Tensor, dim: int) -> tuple[Mask, np.ndarray[Any, np.dtype[np.float64]]]:

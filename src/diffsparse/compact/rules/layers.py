@@ -29,6 +29,8 @@ class Layer:
     """(outputs, inputs of a group): whether any weight between them is not zero."""
     groups: int = 1
     transposed: bool = False
+    eps: float = 0.0
+    """Of a batch norm."""
     ragged: bool = False
     """Whether its groups keep different sizes."""
     folds: bool = False
@@ -209,7 +211,7 @@ class BatchNorm(Rule):
         fixed = np.zeros(channels, bool) if source.axis is None or own_statistics else source.fixed.copy()
         if "weight" in names:
             fixed |= as_mask(graph.tensors[names["weight"]] == 0)
-        node.layer = Layer(source, node.output, names)
+        node.layer = Layer(source, node.output, names, eps=argument(node, 7, "eps", 1e-5))
         node.output.track(1, fixed, node.result)
         return True
 

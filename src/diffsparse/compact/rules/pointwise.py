@@ -35,6 +35,13 @@ class Pointwise(Rule):
         if axis < 0 or any(not self._aligned(operand) for operand in self.operands(node, axis)):
             return False
         out.track(axis, self._fixed(node, graph, axis), node.result)
+        if takes_number(node.op, node.args, node.kwargs):
+            # what the number makes of a zero is known if it is zero again
+            zeros = np.logical_and.reduce(
+                [v.zero for v in node.inputs if v.axis is not None and v.channels == out.channels]
+            )
+            out.fixed &= (out.numbers == 0) & zeros
+            out.known = out.known and bool(out.fixed.all())
         self._note_equal(node, graph)
         return True
 
@@ -62,8 +69,6 @@ class Pointwise(Rule):
             fixed &= constant
             if node.op == "mul" or (node.op == "div" and position == 0):
                 vanishing |= zero
-        if takes_number(node.op, node.args):
-            fixed[:] = False
         return fixed | vanishing
 
     @staticmethod
@@ -135,12 +140,15 @@ class Identity(Pointwise):
         return True
 
 
-_ARITHMETIC = {"add", "sub", "rsub", "mul", "div", "rdiv", "rtruediv", "pow", "rpow"}
+_TAKE_NUMBERS = {
+    *("add", "sub", "rsub", "mul", "div", "rdiv", "rtruediv", "pow", "rpow"),
+    *("clamp", "clip", "clamp_min", "clamp_max", "threshold"),
+}
 
 
-def takes_number(op: str, args: tuple[Any, ...]) -> bool:
+def takes_number(op: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """Whether a number from the user's code goes in, which may come from the size of the input or from its data."""
-    return op in _ARITHMETIC and any(isinstance(arg, int | float) for arg in args)
+    return op in _TAKE_NUMBERS and any(isinstance(arg, int | float) for arg in [*args, *kwargs.values()])
 
 
 POINTWISE = Pointwise()
@@ -165,7 +173,7 @@ OPERATORS: dict[str, Rule] = {
             "softsign",
             "tanh",
             "sigmoid",
-            "logsigmoid",
+            "log_sigmoid",
             "tanhshrink",
             "hardshrink",
             "softshrink",

@@ -54,7 +54,8 @@ class AveragePool(Spatial):
 
     def fixed(self, node: Node, source: Value) -> Mask:
         padded = _any_nonzero(argument(node, 3, "padding", 0)) and argument(node, 5, "count_include_pad", True)
-        return source.zero if padded else source.fixed.copy()
+        divides = argument(node, 6, "divisor_override") is not None
+        return source.zero if padded or divides else source.fixed.copy()
 
 
 class Pad(Spatial):
