@@ -10,11 +10,17 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+import torch_pruning as tp
 from harness import interleaved_times, median_ratio, write_record
 from torch import Tensor, nn
 
 import diffsparse as ds
+from diffsparse.compact.analyse import Analysis
+from diffsparse.compact.apply import apply_plan
 from diffsparse.compact.bake import bake
+from diffsparse.compact.capture import capture
+from diffsparse.compact.numbers import write_numbers
+from diffsparse.compact.planner import make_plan
 from diffsparse.models import PreResNet
 from diffsparse.models.preresnet import Bottleneck
 
@@ -106,19 +112,21 @@ def forward_of(model: nn.Module, x: Tensor) -> Callable[[], Tensor]:
     return run
 
 
-def latency(depth: int, batch: int, rounds: int, patterns: list[tuple[float, float]]) -> list[dict[str, Any]]:
+def latency(batch: int, rounds: int, nets: list[tuple[int, int, float, float]]) -> list[dict[str, Any]]:
     """Gated, compact, compact with folded batch norms, and hand-built, in turns."""
     rows = []
-    for channel_rate, block_rate in patterns:
+    for depth, width, channel_rate, block_rate in nets:
         torch.manual_seed(0)
-        gated = zero_gates(PreResNet(depth, bottleneck=True), channel_rate, block_rate)
+        gated = zero_gates(PreResNet(depth, width=width, bottleneck=True), channel_rate, block_rate)
         x = torch.randn(batch, 3, 32, 32)
         small = ds.compact(gated, x[:2])
         folded = ds.compact(gated, x[:2], fold=True)
-        nets = {"gated": gated, "compact": small.model, "folded": folded.model, "hand_built": HandBuilt(small.model)}
-        times = interleaved_times({name: forward_of(net, x) for name, net in nets.items()}, rounds)
+        models = {"gated": gated, "compact": small.model, "folded": folded.model, "hand_built": HandBuilt(small.model)}
+        times = interleaved_times({name: forward_of(net, x) for name, net in models.items()}, rounds)
         reduction = small.before.macs / small.after.macs
         row = {
+            "depth": depth,
+            "width": width,
             "channel_rate": channel_rate,
             "block_rate": block_rate,
             "mac_reduction": reduction,
@@ -131,20 +139,26 @@ def latency(depth: int, batch: int, rounds: int, patterns: list[tuple[float, flo
         row["speed_up_folded_over_mac_reduction"] = row["speed_up_folded"] / reduction
         rows.append(row)
         print(
-            f"channels {channel_rate:.0%}, blocks {block_rate:.0%}: MACs / {reduction:.2f}, "
+            f"depth {depth}, width {width}, dead channels {channel_rate:.0%}, blocks {block_rate:.0%}: "
+            f"MACs / {reduction:.2f}, "
             f"compact {row['speed_up']:.2f}x, folded {row['speed_up_folded']:.2f}x faster than gated; "
             f"compact / hand-built {row['compact_over_hand_built']:.3f}"
         )
     return rows
 
 
-def _ours(model: nn.Module, x: Tensor) -> None:
+def _whole(model: nn.Module, x: Tensor) -> None:
     ds.compact(model, x)
 
 
-def _torch_pruning(model: nn.Module, x: Tensor) -> None:
-    import torch_pruning as tp
+def _record_and_cut(model: nn.Module, x: Tensor) -> None:
+    """The part that a pruner does as well: no copy, no verification."""
+    graph, _ = capture(model, (x,), {})
+    plan, numbers = make_plan(Analysis(graph))
+    write_numbers(apply_plan(model, plan), numbers)
 
+
+def _torch_pruning(model: nn.Module, x: Tensor) -> None:
     graph = tp.DependencyGraph().build_dependency(model, example_inputs=x)
     for block in (m for m in model.modules() if isinstance(m, Bottleneck)):
         for norm, conv in ((block.bn2, block.conv1), (block.bn3, block.conv2)):
@@ -156,21 +170,27 @@ def _torch_pruning(model: nn.Module, x: Tensor) -> None:
 def _one_run(tool: str, depth: int, queue: Any) -> None:
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    model = zero_gates(PreResNet(depth, bottleneck=True), 0.5, 0.0)
+    model = bake(zero_gates(PreResNet(depth, bottleneck=True), 0.5, 0.0))
     x = torch.randn(1, 3, 32, 32)
-    plain = bake(model) if tool == "torch-pruning" else model
-    plain(x)
+    model(x)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     began = time.perf_counter()
-    (_ours if tool == "diffsparse" else _torch_pruning)(plain, x)
+    TOOLS[tool](model, x)
     seconds = time.perf_counter() - began
     queue.put((seconds, (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024))
+
+
+TOOLS: dict[str, Callable[[nn.Module, Tensor], None]] = {
+    "compact": _whole,
+    "compact, record and cut only": _record_and_cut,
+    "torch-pruning": _torch_pruning,
+}
 
 
 def compaction_time(depth: int, rounds: int) -> dict[str, Any]:
     """Seconds and extra memory of compaction, each run in a process of its own, in turns."""
     context = multiprocessing.get_context("spawn")
-    runs: dict[str, list[tuple[float, int]]] = {"diffsparse": [], "torch-pruning": []}
+    runs: dict[str, list[tuple[float, int]]] = {tool: [] for tool in TOOLS}
     for _ in range(rounds):
         for tool, seen in runs.items():
             queue = context.Queue()
@@ -185,7 +205,7 @@ def compaction_time(depth: int, rounds: int) -> dict[str, Any]:
             "median_extra_bytes": statistics.median(b for _, b in seen),
         }
         print(
-            f"{tool:<14} {result[tool]['median_seconds']:6.2f} s, "
+            f"{tool:<29} {result[tool]['median_seconds']:6.2f} s, "
             f"{result[tool]['median_extra_bytes'] / 2**20:6.1f} MiB more memory"
         )
     return result
@@ -193,16 +213,17 @@ def compaction_time(depth: int, rounds: int) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--depth", type=int, default=164)
+    parser.add_argument("--depth", type=int, default=164, help="of the net whose compaction is timed")
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--skip-latency", action="store_true")
     args = parser.parse_args()
-    patterns = [(0.5, 0.0), (0.5, 0.3), (0.6, 0.3)]
+    # depth, width, share of dead channels, share of dead blocks
+    nets = [(164, 16, 0.5, 0.0), (164, 16, 0.6, 0.3), (164, 16, 0.2, 0.6), (56, 64, 0.5, 0.0)]
     results: dict[str, Any] = {"config": vars(args)}
     results["compaction"] = compaction_time(args.depth, 3)
     if not args.skip_latency:
-        results["latency"] = latency(args.depth, args.batch, args.rounds, patterns)
+        results["latency"] = latency(args.batch, args.rounds, nets)
     print(f"written to {write_record('compact_speed', results).name}")
 
 

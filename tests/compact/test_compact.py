@@ -170,7 +170,7 @@ def test_an_example_that_does_not_fit(example: object, message: str) -> None:
 
 
 def test_other_mistakes() -> None:
-    with pytest.raises(ds.SparsityError, match="round_to must be at least 1, got 0"):
+    with pytest.raises(ds.SparsityError, match=r"round_to must be .*, got 0"):
         ds.compact(chain(), X, round_to=0)
 
 

@@ -67,6 +67,7 @@ CODES: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
+@pytest.mark.filterwarnings("ignore:the forward pass:diffsparse.SparsityWarning")
 @pytest.mark.parametrize("constant", [False, True])
 @pytest.mark.parametrize("name", CODES)
 def test_code_between_layers_stays_exact_at_every_size(name: str, constant: bool) -> None:
@@ -100,7 +101,7 @@ def test_an_output_without_tensors_is_refused() -> None:
 
 def test_a_branch_on_data_is_warned_of() -> None:
     model = between(lambda y: y if y.sum() > -1e9 else -y)
-    with pytest.warns(ds.SparsityWarning, match="decides by the data"):
+    with pytest.warns(ds.SparsityWarning, match="reads the data of a tensor"):
         ds.compact(model, X)
 
 
@@ -164,7 +165,7 @@ def test_a_model_that_checks_its_input() -> None:
 
     model = randomise(Checked(torch.relu))
     kill(model.norm, [0])
-    with pytest.warns(ds.SparsityWarning, match="decides by the data"):
+    with pytest.warns(ds.SparsityWarning, match="reads the data of a tensor"):
         assert ds.compact(model, X.abs()).model.a.out_channels == 7
 
 
@@ -185,3 +186,90 @@ def test_a_bias_that_folding_adds_to_a_frozen_layer_is_frozen() -> None:
     small = ds.compact(model, X)
     assert small.plan.layers["2"].adds_bias
     assert not small.model[2].bias.requires_grad
+
+
+def test_numbers_that_depend_on_the_batch_are_not_constants() -> None:
+    model = between(lambda y: y.clamp(min=1 / y.shape[0]), constant=True)
+    small = ds.compact(model, X)
+    assert exact(model, small.model, torch.randn(16, 3, 6, 6, dtype=torch.float64))
+
+
+def test_a_module_that_only_training_runs_is_warned_of() -> None:
+    class WithHead(Between):
+        def __init__(self) -> None:
+            super().__init__(torch.relu)
+            self.extra = nn.Conv2d(8, 2, 1)
+
+    with pytest.warns(ds.SparsityWarning, match="not run in eval mode.*: extra"):
+        ds.compact(randomise(WithHead()), X)
+
+
+def test_random_numbers_of_the_model_itself() -> None:
+    model = between(lambda y: y + torch.randn_like(y[:, :1]))
+    assert ds.compact(model, X).max_difference < 1e-9
+
+
+@pytest.mark.parametrize("wrap", [nn.DataParallel, lambda net: torch.compile(net, backend="aot_eager")])
+def test_wrappers_are_taken_off(wrap: Callable[[nn.Module], nn.Module]) -> None:
+    model = between(torch.relu)
+    small = ds.compact(wrap(model), X)
+    assert type(small.model) is Between
+    assert exact(model, small.model, X)
+
+
+def test_a_lazy_model_is_told_what_to_do() -> None:
+    with pytest.raises(ds.SparsityError, match="run the model once"):
+        ds.compact(nn.Sequential(nn.LazyConv2d(4, 1)), X)
+
+
+def test_layers_behind_a_view_that_splits_channels_still_shrink() -> None:
+    class Generator(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.start, self.up = nn.Linear(5, 8 * 9), nn.ConvTranspose2d(8, 6, 2, stride=2)
+            self.norm, self.out = nn.BatchNorm2d(6), nn.Conv2d(6, 3, 3, padding=1)
+
+        def forward(self, z: Tensor) -> Tensor:
+            return self.out(torch.relu(self.norm(self.up(self.start(z).view(-1, 8, 3, 3)))))
+
+    model = randomise(Generator())
+    kill(model.norm, [0, 1, 2])
+    small = ds.compact(model, torch.randn(2, 5, dtype=torch.float64))
+    assert (small.model.up.out_channels, small.model.out.in_channels) == (3, 3)
+    assert exact(model, small.model, torch.randn(7, 5, dtype=torch.float64))
+
+
+def test_squeeze_and_excitation_with_expand_as_and_prelu() -> None:
+    class Squeezed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.norm, self.act = nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.PReLU(8)
+            self.down, self.up, self.b = nn.Linear(8, 2), nn.Linear(2, 8), nn.Conv2d(8, 4, 1)
+
+        def forward(self, x: Tensor) -> Tensor:
+            x = self.act(self.norm(self.a(x)))
+            y = torch.sigmoid(self.up(torch.relu(self.down(x.mean((2, 3)))))).view(x.shape[0], x.shape[1], 1, 1)
+            return self.b(x * y.expand_as(x))
+
+    model = randomise(Squeezed())
+    kill(model.norm, [0, 1, 2])
+    small = ds.compact(model, X).model
+    assert (small.a.out_channels, small.act.num_parameters, small.down.in_features) == (5, 5, 5)
+    assert (small.up.out_features, small.b.in_channels) == (5, 5)
+    assert exact(model, small, torch.randn(3, 3, 9, 9, dtype=torch.float64))
+
+
+def test_an_index_stored_in_the_model() -> None:
+    class Picks(Between):
+        def __init__(self) -> None:
+            super().__init__(torch.relu)
+            self.register_buffer("index", torch.tensor([7, 6, 5, 4, 3, 2, 1, 0]))
+
+        def forward(self, x: Tensor) -> Any:
+            return self.b(self.norm(self.a(x))[:, self.index])
+
+    model = randomise(Picks())
+    kill(model.norm, [0, 1])
+    small = ds.compact(model, X).model
+    assert (small.a.out_channels, small.b.in_channels) == (6, 6)
+    assert exact(model, small, X)

@@ -121,5 +121,5 @@ def test_a_model_that_writes_to_its_input_is_compared_fairly() -> None:
 def test_a_given_tolerance_replaces_the_default() -> None:
     model = tiny(dead=[0], fixed=[1]).float()
     assert ds.compact(model, X.float(), tolerance=1e-3).max_difference < 1e-3
-    with pytest.raises(ds.SparsityError, match="more than the tolerance of -1"):
+    with pytest.raises(ds.SparsityError, match="tolerance must be a finite number of at least 0, got -1"):
         ds.compact(model, X.float(), tolerance=-1)

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-from diffsparse.checkpoint.errors import CheckpointError
+from diffsparse.checkpoint.errors import CheckpointError, require_path
 
 
 @contextmanager
@@ -26,7 +26,7 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
         >>> path.read_bytes()
         b'123'
     """
-    target = Path(os.path.realpath(path))
+    target = Path(os.path.realpath(require_path(path)))
     draft = target.with_name(f".diffsparse-{secrets.token_hex(8)}.tmp")
     try:
         _check_target(path, target)

@@ -91,10 +91,7 @@ def _compact_form(model: nn.Module, header: Header) -> nn.Module:
         if isinstance(norm, _BatchNorm) and norm.bias is None and f"{name}.bias".lstrip(".") in expected
     }
     gated = _sparsified(copy.deepcopy(model), bare, None) if bare else model
-    try:
-        small = apply_plan(gated, header.plan)
-    except (RuntimeError, LookupError, AttributeError, TypeError, AssertionError) as error:
-        raise SparsityError(f"the plan cannot be applied: {error}") from error
+    small = apply_plan(gated, header.plan)
     training = {name: module.training for name, module in model.named_modules()}
     for name, module in small.named_modules():
         module.training = training.get(name, model.training)

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from typing import BinaryIO
 
 from diffsparse.checkpoint.container import HASH, check_hash, parse_json, read_json
-from diffsparse.checkpoint.errors import CheckpointError
+from diffsparse.checkpoint.errors import CheckpointError, require_path
 from diffsparse.checkpoint.header import FORMAT_NAME, FORMAT_VERSION, Header
 
 
@@ -31,7 +31,7 @@ def read_header(path: str | os.PathLike[str]) -> Header:
         >>> header.tensors["weight"]
         TensorRecord(dtype=torch.float32, shape=(2, 3))
     """
-    name = os.fspath(path)
+    name = require_path(path)
     with _opened(name) as file:
         text = read_json(file, name)
         metadata, entries, needed = parse_json(text, name)

@@ -5,9 +5,10 @@ from pathlib import Path
 
 from rich.console import Console
 
-from diffsparse.checkpoint import save
+from diffsparse.checkpoint import read_header, save
 from diffsparse.cli.target import Target, check_writable
 from diffsparse.compact import compact
+from diffsparse.errors import SparsityError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,6 +35,8 @@ def run_compact(config: Compact) -> None:
     check_writable(config.output, "--output")
     if config.plan is not None:
         check_writable(config.plan, "--plan")
+    if config.weights is not None and read_header(config.weights).kind == "compact":
+        raise SparsityError(f"{config.weights} is already compact; give the gated file that it was made from")
     console = Console()
     model = config.loaded()
     with console.status("compacting"):

@@ -20,9 +20,6 @@ class Passed(Rule):
     def couple(self, node: Node) -> bool:
         return unite([node.inputs[0], node.output])
 
-    def refusal(self, node: Node) -> str:
-        return ""
-
 
 class Emitted(Rule):
     """Stands for a module whose output is the same for every input."""
@@ -32,9 +29,6 @@ class Emitted(Rule):
 
     def couple(self, node: Node) -> bool:
         return False
-
-    def refusal(self, node: Node) -> str:
-        return ""
 
 
 class Analysis:
@@ -234,4 +228,4 @@ def _is_module(node: Node, layer: Layer, counts: dict[nn.Module, int]) -> bool:
     if not isinstance(call.module, _ConvNd | nn.Linear | _NormBase):
         return False
     owns = all(name == f"{call.name}.{role}" for role, name in layer.tensors.items())
-    return owns and call.input is layer.input and call.output is node.output
+    return owns and call.input is layer.operand and call.output is node.output

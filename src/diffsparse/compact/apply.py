@@ -28,7 +28,7 @@ def slice_tensor(tensor: Tensor, kept: TensorSlice) -> Tensor:
     return torch.cat(picked)
 
 
-def apply_plan(model: nn.Module, plan: Plan) -> nn.Module:
+def shrink_in_place(model: nn.Module, plan: Plan) -> nn.Module:
     """Make `model` (whose sparse layers are already ordinary ones) as small as the plan says, in place."""
     _check_fits(model, plan)
     for name, layer in plan.layers.items():
@@ -155,6 +155,8 @@ def _make_attributes_true(module: nn.Module) -> None:
         module.in_channels, module.out_channels = weight.shape[1] * module.groups, weight.shape[0]
     elif isinstance(module, nn.Linear):
         module.out_features, module.in_features = module.weight.shape
+    elif isinstance(module, nn.PReLU):
+        module.num_parameters = module.weight.numel()
     elif isinstance(module, nn.modules.batchnorm._NormBase):
         like = statistics if statistics is not None else weight
         assert isinstance(like, Tensor)

@@ -1,15 +1,18 @@
 """Gates evaluated once and for all: sparse layers become the ordinary layers that compute the same."""
 
 import copy
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.parameter import is_lazy
 
-from diffsparse.errors import SparsityError
+from diffsparse.errors import SparsityError, require_module
 from diffsparse.nn import SparseBatchNorm, SparseBatchNorm1d, SparseBatchNorm2d, SparseBatchNorm3d, SparseSum
 from diffsparse.nn.weighted_sum import WeightedSum
+
+Model = TypeVar("Model", bound=nn.Module)
 
 _ORDINARY: dict[type[SparseBatchNorm], Any] = {
     SparseBatchNorm1d: nn.BatchNorm1d,
@@ -17,6 +20,21 @@ _ORDINARY: dict[type[SparseBatchNorm], Any] = {
     SparseBatchNorm3d: nn.BatchNorm3d,
     SparseBatchNorm: nn.SyncBatchNorm,
 }
+
+
+def check_model(model: Model) -> Model:
+    """The user's own module inside wrappers for parallel or compiled running; raises for what cannot be recorded."""
+    require_module("model", model)
+    if isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
+        return check_model(cast(Model, model.module))
+    if "_orig_mod" in model._modules:
+        return check_model(cast(Model, model._modules["_orig_mod"]))
+    for name, module in model.named_modules():
+        if isinstance(module, torch.jit.ScriptModule):
+            raise SparsityError(f"'{name or type(module).__name__}' is scripted; compact the model before scripting it")
+        if any(is_lazy(tensor) for tensor in [*module._parameters.values(), *module._buffers.values()]):
+            raise SparsityError(f"'{name}' is lazy and has no size yet; run the model once, then compact it")
+    return model
 
 
 def bake(model: nn.Module) -> nn.Module:

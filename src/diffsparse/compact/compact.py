@@ -8,15 +8,15 @@ from typing import Any, Generic, TypeVar, cast
 from torch import nn
 
 from diffsparse.compact.analyse import Analysis
-from diffsparse.compact.apply import apply_plan
-from diffsparse.compact.bake import bake
+from diffsparse.compact.apply import shrink_in_place
+from diffsparse.compact.bake import bake, check_model
 from diffsparse.compact.capture import capture
 from diffsparse.compact.graph import Graph
 from diffsparse.compact.numbers import write_numbers
 from diffsparse.compact.plan import Kept, Plan
 from diffsparse.compact.planner import make_plan
 from diffsparse.compact.verify import Trials
-from diffsparse.errors import SparsityError, SparsityWarning
+from diffsparse.errors import SparsityError, SparsityWarning, require_number, require_whole
 from diffsparse.measure import Measurement, measure
 from diffsparse.measure.example import Example
 
@@ -114,8 +114,10 @@ def compact(
         1  out 8 -> 2
         3  in 8 -> 2, out 4 -> 4
     """
-    if round_to < 1:
-        raise SparsityError(f"round_to must be at least 1, got {round_to}")
+    require_whole("round_to", round_to, low=1)
+    if tolerance is not None:
+        require_number("tolerance", tolerance, low=0)
+    model = check_model(model)
     example = Example.of(example_inputs)
     trials: Trials | None = None
     problem: Exception | None = None
@@ -124,12 +126,13 @@ def compact(
         graph = _recorded(small, example)
         if trials is None:
             trials = Trials(small, example.args, example.kwargs, tolerance)
-            _warn_of_branches(model, graph)
+            _warn_of_reads(model, graph)
+            _warn_of_idle(small, graph)
         plan, numbers = make_plan(Analysis(graph, round_to=round_to, **attempt), fold)
         if strict and plan.kept:
             raise SparsityError(f"strict=True, but some layers cannot be made narrower:\n{plan}")
         try:
-            write_numbers(apply_plan(small, plan), numbers)
+            write_numbers(shrink_in_place(small, plan), numbers)
             difference = trials.check(small, any_size=not plan.needs_size)
         except Exception as error:
             # the user's own code runs here, and may raise anything at a width it does not expect
@@ -152,17 +155,33 @@ def _recorded(model: nn.Module, example: Example) -> Graph:
         raise
 
 
-_DECIDERS = {"bool", "is_nonzero", "equal", "allclose", "contains"}
-
-
-def _warn_of_branches(model: nn.Module, graph: Graph) -> None:
-    reads = [node for node in graph.nodes if node.op in _DECIDERS and any(value.touched for value in node.inputs)]
-    deciders = {node.call.name if node.call else "" for node in reads}
+def _warn_of_reads(model: nn.Module, graph: Graph) -> None:
+    reads = [node for node in graph.nodes if not node.outputs and any(value.touched for value in node.inputs)]
     if reads:
-        where = ", ".join(f"'{name or type(model).__name__}'" for name in sorted(deciders))
+        where = ", ".join(sorted({f"'{node.call.name}'" for node in reads if node.call and node.call.name}))
         warnings.warn(
-            f"the forward pass of {where} decides by the data of a tensor; only the branch taken for the example was "
-            "recorded, and the compact model is valid for inputs that take it",
+            f"the forward pass of {type(model).__name__}{f' (in {where})' if where else ''} reads the data of a tensor "
+            f"({', '.join(sorted({node.op for node in reads}))}); if it decides by it, only the branch taken for the "
+            "example was recorded, and the compact model is valid for inputs that take it",
+            SparsityWarning,
+            stacklevel=3,
+        )
+
+
+def _warn_of_idle(model: nn.Module, graph: Graph) -> None:
+    called = {call.module for call in graph.calls}
+    used = {value.parameter for node in graph.nodes for value in node.inputs}
+    idle = [
+        name
+        for name, module in model.named_modules()
+        if module not in called
+        and any(True for _ in module.parameters(recurse=False))
+        and not any(f"{name}.{key}" in used for key, _ in module.named_parameters(recurse=False))
+    ]
+    if idle:
+        shown = ", ".join(idle[:5]) + (f" and {len(idle) - 5} more" if len(idle) > 5 else "")
+        warnings.warn(
+            f"not run in eval mode, so kept as they are, though what is around them may become narrower: {shown}",
             SparsityWarning,
             stacklevel=3,
         )

@@ -1,6 +1,7 @@
 """An optimiser for the compact model that goes on where the one of the gated model stopped."""
 
 import inspect
+import warnings
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
@@ -8,9 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from diffsparse.compact.apply import slice_tensor
+from diffsparse.compact.bake import check_model
 from diffsparse.compact.compact import Compacted
 from diffsparse.compact.plan import TensorSlice
-from diffsparse.errors import SparsityError
+from diffsparse.errors import SparsityError, SparsityWarning
 from diffsparse.nn import SparseBatchNorm
 
 AnyOptimizer = TypeVar("AnyOptimizer", bound=torch.optim.Optimizer)
@@ -26,7 +28,12 @@ def slice_optimizer(optimizer: AnyOptimizer, model: nn.Module, small: Compacted[
 
     Each parameter keeps its group and options. A batch norm that was sparse starts with fresh state, because its scale
     is trained directly from now on: its scale takes the group of the gate, and a bias that folding added takes the
-    group of its layer's weight.
+    group of its layer's weight. So does, with a warning, a parameter whose state has no entry for each of its numbers,
+    as in Adafactor. Names of parameters that a group holds become those of the compact model.
+
+    Raises:
+        SparsityError: the optimiser holds no parameter of `model`, or is LBFGS, whose history is of all parameters at
+            once.
 
     Example:
         >>> import diffsparse as ds
@@ -36,11 +43,13 @@ def slice_optimizer(optimizer: AnyOptimizer, model: nn.Module, small: Compacted[
         >>> type(slice_optimizer(optimizer, model, small)).__name__
         'SGD'
     """
+    _check(optimizer, small)
+    model = check_model(model)
     old = dict(model.named_parameters(remove_duplicate=False))
     sparse = {name for name, module in model.named_modules() if isinstance(module, SparseBatchNorm)}
     home = {id(p): position for position, group in enumerate(optimizer.param_groups) for p in group["params"]}
     groups: list[dict[str, Any]] = [
-        {**{key: value for key, value in group.items() if key != "params"}, "params": []}
+        {**{key: value for key, value in group.items() if key not in {"params", "param_names"}}, "params": []}
         for group in optimizer.param_groups
     ]
     states: list[tuple[nn.Parameter, dict[str, Any]]] = []
@@ -48,10 +57,13 @@ def slice_optimizer(optimizer: AnyOptimizer, model: nn.Module, small: Compacted[
         source = _source(name, old, sparse)
         if source is None or id(old[source]) not in home:
             continue
-        groups[home[id(old[source])]]["params"].append(parameter)
+        position = home[id(old[source])]
+        named = "param_names" in optimizer.param_groups[position]
+        groups[position]["params"].append((name, parameter) if named else parameter)
         if source == name and name.rpartition(".")[0] not in sparse:
-            kept = small.plan.tensors.get(name, TensorSlice())
-            states.append((parameter, _sliced_state(optimizer.state.get(old[name], {}), old[name], parameter, kept)))
+            kept = small.plan.tensors.get(name)
+            state = optimizer.state.get(old[name], {})
+            states.append((parameter, _sliced_state(name, state, old[name], parameter, kept)))
     groups = [group for group in groups if group["params"]]
     if not groups:
         raise SparsityError("the optimiser holds no parameter of the model that was compacted")
@@ -62,26 +74,50 @@ def slice_optimizer(optimizer: AnyOptimizer, model: nn.Module, small: Compacted[
     return new
 
 
+def _check(optimizer: object, small: object) -> None:
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise SparsityError(f"optimizer must be a torch.optim.Optimizer, got {optimizer!r:.50}")
+    if isinstance(optimizer, torch.optim.LBFGS):
+        raise SparsityError("LBFGS keeps one history of all parameters at once, which cannot be sliced; make a new one")
+    if not isinstance(small, Compacted):
+        raise SparsityError(f"small must be what compact returned, a Compacted, got {small!r:.50}")
+
+
 def _source(name: str, old: Mapping[str, Tensor], sparse: set[str]) -> str | None:
     """The parameter of the gated model whose group the compact model's parameter `name` takes."""
     owner, _, key = name.rpartition(".")
+    prefix = f"{owner}." if owner else ""
     if owner in sparse and key == "weight":
-        return f"{owner}.gate.alpha"
+        return f"{prefix}gate.alpha"
     if name in old:
         return name
-    weight = f"{owner}.weight" if owner else "weight"
+    weight = f"{prefix}weight"
     return weight if key == "bias" and weight in old else None
 
 
-def _sliced_state(state: dict[str, Any], old: Tensor, new: Tensor, kept: TensorSlice) -> dict[str, Any]:
+def _sliced_state(
+    name: str, state: dict[str, Any], old: Tensor, new: Tensor, kept: TensorSlice | None
+) -> dict[str, Any]:
+    """The state of what stays of a parameter; empty if some of it cannot be told apart by the parameter's entries."""
     sliced: dict[str, Any] = {}
     for key, entry in state.items():
-        if isinstance(entry, Tensor):
-            same_shape = entry.shape == old.shape
-            entry = slice_tensor(entry, kept).clone() if same_shape else entry.clone()
-            if same_shape and entry.shape != new.shape:
-                raise SparsityError(f"state '{key}' of shape {tuple(entry.shape)} does not fit {tuple(new.shape)}")
-        sliced[key] = entry
+        if not isinstance(entry, Tensor):
+            sliced[key] = entry
+        elif kept is None or (entry.numel() == 1 and entry.shape != old.shape):
+            sliced[key] = entry.clone()
+        elif entry.shape == old.shape:
+            sliced[key] = slice_tensor(entry, kept).clone()
+        else:
+            warnings.warn(
+                f"'{name}' starts with fresh optimiser state: its '{key}' of shape {tuple(entry.shape)} cannot be sliced "
+                f"as the parameter, of shape {tuple(old.shape)}, was",
+                SparsityWarning,
+                stacklevel=3,
+            )
+            return {}
+    for key, entry in sliced.items():
+        if isinstance(entry, Tensor) and state[key].shape == old.shape and entry.shape != new.shape:
+            raise SparsityError(f"state '{key}' of shape {tuple(entry.shape)} does not fit {tuple(new.shape)}")
     return sliced
 
 

@@ -4,9 +4,25 @@ import json
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from diffsparse.errors import SparsityError
+from diffsparse.compact.fields import (
+    Reader,
+    count,
+    counts,
+    each,
+    mapping,
+    of_kind,
+    one_of,
+    or_none,
+    pair,
+    read_fields,
+    rising,
+    rising_by_dim,
+    sequence,
+)
+from diffsparse.errors import SparsityError, require_whole
 
 FORMAT = 1
+WHATS = ("sliced", "ragged", "constant", "map", "folded", "identity", "removed")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,6 +35,8 @@ class TensorSlice:
     """For the weight of a grouped convolution: inputs that stay in each group that stays."""
     heights: list[int] | None = None
     """For groups of different sizes: outputs that stay in each of them; columns are then padded with zeros."""
+    shape: list[int] | None = None
+    """Shape before; None if unknown."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,20 +107,29 @@ class Plan:
         return json.dumps(asdict(self), separators=(",", ":"))
 
     @classmethod
-    def from_json(cls, text: str) -> "Plan":
-        """The plan that `to_json` gave."""
+    def from_json(cls, text: str | bytes) -> "Plan":
+        """The plan that `to_json` gave; raises a `SparsityError` that names the field if it is no such text."""
         try:
-            data: dict[str, Any] = json.loads(text)
-            if data["format"] > FORMAT:
-                raise SparsityError(f"this plan has format {data['format']}, newer than {FORMAT}; update diffsparse")
-            return cls(
-                tensors={name: _slice_from(entry) for name, entry in data["tensors"].items()},
-                layers={name: _layer_from(entry) for name, entry in data["layers"].items()},
-                kept=tuple(Kept(**entry) for entry in data["kept"]),
-                format=data["format"],
-            )
-        except (KeyError, TypeError, AttributeError, json.JSONDecodeError) as error:
+            data = mapping("the text", json.loads(text))
+            version = require_whole("format", data["format"], low=1)
+            if version <= FORMAT:
+                return cls(
+                    tensors={
+                        name: _slice_from(name, entry) for name, entry in mapping("tensors", data["tensors"]).items()
+                    },
+                    layers={
+                        name: _layer_from(name, entry) for name, entry in mapping("layers", data["layers"]).items()
+                    },
+                    kept=tuple(
+                        Kept(**read_fields("kept", entry, _KEPT_FIELDS)) for entry in sequence("kept", data["kept"])
+                    ),
+                    format=version,
+                )
+        except KeyError as error:
+            raise SparsityError(f"not a plan of diffsparse: it has no {error}") from error
+        except (TypeError, ValueError, RecursionError) as error:
             raise SparsityError(f"not a plan of diffsparse: {error}") from error
+        raise SparsityError(f"this plan has format {version}, newer than {FORMAT}; update diffsparse")
 
     def __str__(self) -> str:
         if not self.layers and not self.kept:
@@ -125,10 +152,39 @@ def _words(layer: LayerPlan) -> str:
     return ", ".join(parts)
 
 
-def _slice_from(entry: dict[str, Any]) -> TensorSlice:
-    return TensorSlice(**{**entry, "dims": {int(dim): kept for dim, kept in entry["dims"].items()}})
+def _slice_from(name: str, entry: Any) -> TensorSlice:
+    return TensorSlice(**read_fields(name, entry, _SLICE_FIELDS, required=("dims",)))
 
 
-def _layer_from(entry: dict[str, Any]) -> LayerPlan:
-    pairs = {key: None if entry[key] is None else tuple(entry[key]) for key in ("inputs", "outputs")}
-    return LayerPlan(**{**entry, **pairs})
+def _layer_from(name: str, entry: Any) -> LayerPlan:
+    layer = LayerPlan(**read_fields(name, entry, _LAYER_FIELDS, required=("what",)))
+    needs = {"map": ("shape", "input_size"), "ragged": ("blocks",)}.get(layer.what, ())
+    for key in (*needs, *(("outputs",) if layer.adds_bias else ())):
+        if getattr(layer, key) is None:
+            raise SparsityError(f"'{name}' needs '{key}'")
+    return layer
+
+
+_KEPT_FIELDS: dict[str, Reader] = {"layer": of_kind(str, "a text"), "reason": of_kind(str, "a text")}
+_SLICE_FIELDS: dict[str, Reader] = {
+    "dims": rising_by_dim,
+    "columns": or_none(each(rising)),
+    "heights": or_none(counts),
+    "shape": or_none(counts),
+}
+_LAYER_FIELDS: dict[str, Reader] = {
+    "what": one_of(*WHATS),
+    "inputs": or_none(pair),
+    "outputs": or_none(pair),
+    "select": or_none(rising),
+    "expand": or_none(rising),
+    "width": count,
+    "dim": require_whole,
+    "adds_bias": of_kind(bool, "true or false"),
+    "groups": or_none(count),
+    "blocks": or_none(each(counts)),
+    "window": or_none(each(counts)),
+    "transposed": of_kind(bool, "true or false"),
+    "shape": or_none(counts),
+    "input_size": or_none(each(or_none(count))),
+}

@@ -34,6 +34,10 @@ def make_plan(analysis: Analysis, fold: bool = False) -> tuple[Plan, Numbers]:
     for node, layer in analysis.layers:
         if not layer.free:
             _add_slices(tensors, layer, analysis.graph)
+            owner = layer.tensors.get("weight", "").rpartition(".")[0]
+            if owner and not (layer.rows.all() and layer.columns.all()):
+                inputs = _pair(layer.columns) if layer.pairs.size else None
+                layers[owner] = LayerPlan(what="sliced", inputs=inputs, outputs=_pair(layer.rows))
         elif layer.rows.any():
             _plan_layer(node, layer, analysis.graph, tensors, layers, numbers)
         else:
@@ -200,12 +204,13 @@ def _grouped_slice(layer: Layer) -> TensorSlice:
 
 
 def _kept(analysis: Analysis) -> tuple[Kept, ...]:
-    found: dict[tuple[str, str], Kept] = {}
+    reasons: dict[str, list[str]] = {}
     for node in analysis.nodes:
         reason = node.rule.refusal(node)
         pins = any(v.axis is not None or v.labels is not None for v in node.inputs)
         owns = any(v.parameter is not None for v in node.inputs) and any(v.touched for v in node.inputs)
         if reason and (pins or owns):
-            name = node.call.name if node.call is not None else ""
-            found.setdefault((name, reason), Kept(layer=name, reason=reason))
-    return tuple(found.values())
+            known = reasons.setdefault(node.call.name if node.call is not None else "", [])
+            if reason not in known:
+                known.append(reason)
+    return tuple(Kept(layer=name, reason="; ".join(several)) for name, several in reasons.items())

@@ -4,9 +4,10 @@ from typing import TypeVar, cast
 
 from torch import nn
 
-from diffsparse.compact import apply
-from diffsparse.compact.bake import bake
+from diffsparse.compact.apply import shrink_in_place
+from diffsparse.compact.bake import bake, check_model
 from diffsparse.compact.plan import Plan
+from diffsparse.errors import SparsityError
 
 Model = TypeVar("Model", bound=nn.Module)
 
@@ -21,6 +22,9 @@ def apply_plan(model: Model, plan: Plan) -> Model:
     Biases that folding added, fills and constants start at zero: they are numbers, which a saved model holds, not part
     of the plan.
 
+    Raises:
+        SparsityError: the plan was made for a model with other layers, or with layers of other widths.
+
     Example:
         >>> import torch, diffsparse as ds
         >>> make = lambda: nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 2))
@@ -30,4 +34,23 @@ def apply_plan(model: Model, plan: Plan) -> Model:
         >>> apply_plan(make(), plan)[0]
         Linear(in_features=4, out_features=2, bias=True)
     """
-    return cast(Model, apply.apply_plan(bake(model), plan))
+    if not isinstance(plan, Plan):
+        raise SparsityError(f"plan must be a Plan, read by Plan.from_json or from a Compacted; got {plan!r:.50}")
+    small = bake(check_model(model))
+    _check_shapes(small, plan)
+    try:
+        return cast(Model, shrink_in_place(small, plan))
+    except SparsityError:
+        raise
+    except (RuntimeError, LookupError, AttributeError, TypeError, ValueError, AssertionError) as error:
+        raise SparsityError(f"the plan cannot be applied to {type(model).__name__}: {error}") from error
+
+
+def _check_shapes(model: nn.Module, plan: Plan) -> None:
+    tensors = dict([*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)])
+    for name, kept in plan.tensors.items():
+        if kept.shape is not None and name in tensors and list(tensors[name].shape) != kept.shape:
+            raise SparsityError(
+                f"the plan was made for '{name}' of shape {tuple(kept.shape)}, "
+                f"which has shape {tuple(tensors[name].shape)} in this {type(model).__name__}"
+            )

@@ -74,9 +74,10 @@ def _apart(a: Tensor, b: Tensor) -> float:
 
 
 class Trials:
-    """Inputs and what the original gives for them: the example, a random one like it, and a larger one.
+    """Inputs and what the original gives for them.
 
-    The larger one has one more pixel each way. An input that the original refuses does not count.
+    They are the example, a random one like it, one with one more sample, and one with one more pixel each way. An input
+    that the original refuses does not count. Random numbers that the model itself draws are the same each time.
     """
 
     def __init__(
@@ -84,8 +85,9 @@ class Trials:
     ) -> None:
         self.tolerance = default_tolerance(original) if tolerance is None else tolerance
         both = (args, kwargs)
-        trials = [both, random_like(both, torch.Generator().manual_seed(0)), _grown(both)]
-        self.example, self.random, self.larger = ((trial, _answer(original, trial)) for trial in trials)
+        trials = [both, random_like(both, torch.Generator().manual_seed(0)), _one_more(both)]
+        self.trials = [(trial, _answer(original, trial)) for trial in trials]
+        self.larger = (_grown(both), _answer(original, _grown(both)))
 
     def check(self, compacted: nn.Module, *, any_size: bool = True) -> float:
         """The largest difference; raise if it is more than the tolerance."""
@@ -98,7 +100,7 @@ class Trials:
 
     def largest_difference(self, compacted: nn.Module, *, any_size: bool = True) -> float:
         """Largest relative difference of the outputs; the larger input is left out unless `any_size`."""
-        trials = [self.example, self.random, *([self.larger] if any_size else [])]
+        trials = [*self.trials, *([self.larger] if any_size else [])]
         return max(difference(answer, _run(compacted, trial)) for trial, answer in trials if answer is not None)
 
 
@@ -113,7 +115,14 @@ def _answer(model: nn.Module, trial: Any) -> Any:
 @torch.no_grad()
 def _run(model: nn.Module, trial: Any) -> Any:
     args, kwargs = _each_tensor(torch.clone, trial)
-    return model(*args, **kwargs)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return model(*args, **kwargs)
+
+
+def _one_more(thing: Any) -> Any:
+    """The first sample once more behind the others."""
+    return _each_tensor(lambda tensor: torch.cat([tensor, tensor[:1]]) if tensor.dim() > 0 else tensor, thing)
 
 
 def _grown(thing: Any) -> Any:

@@ -2,80 +2,130 @@
 
 import contextlib
 import logging
+import os
 import warnings
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map
 
+from diffsparse.checkpoint.atomic import replacing
 from diffsparse.compact.capture import tensors_in
+from diffsparse.compact.compact import Compacted
 from diffsparse.compact.verify import difference
-from diffsparse.errors import SparsityError
+from diffsparse.errors import SparsityError, require_module, require_number
 from diffsparse.measure.example import Example
+from diffsparse.measure.undisturbed import undisturbed
 
 TOLERANCE = 1e-3
+OTHER_BATCH = 3
 
 
-def export_onnx(model: nn.Module, example_inputs: Any, path: str | Path, *, tolerance: float = TOLERANCE) -> float:
+def export_onnx(
+    model: nn.Module, example_inputs: Any, path: str | os.PathLike[str], *, tolerance: float = TOLERANCE
+) -> float:
     """Write `model` as ONNX with a dynamic batch, run it with onnxruntime and compare.
 
     Args:
         model: usually the model of a `Compacted`; it is exported in eval mode and left as it is.
         example_inputs: a tensor, a tuple of positional arguments or a dictionary of keyword arguments; the first
-            dimension of every tensor is the batch.
-        path: the file to write.
+            dimension of every tensor, nested ones too, is the batch.
+        path: the file to write; it appears, or replaces what was there, only after the comparison.
         tolerance: largest difference from PyTorch to accept, relative to the largest output.
 
     Returns:
         The largest relative difference seen, over the example and a batch of another size.
 
-    Needs the `onnx` extra. If the exported graph differs, no file is left behind.
+    Raises:
+        SparsityError: the model does not run on the example or on another batch, cannot be exported, the exported
+            graph differs, or the file cannot be written.
+
+    Needs the `onnx` extra.
     """
     try:
         import onnxruntime
     except ImportError:
         raise SparsityError("exporting needs onnx; install it with: pip install 'diffsparse[onnx]'") from None
-    path = Path(path)
-    if not path.absolute().parent.is_dir():
-        raise SparsityError(f"the folder of {path} does not exist")
+    if isinstance(model, Compacted):
+        raise SparsityError("model must be a torch.nn.Module, got a Compacted; give its .model")
+    require_module("model", model)
+    require_number("tolerance", tolerance, low=0)
     example = Example.of(example_inputs)
-    training = {module: module.training for module in model.modules()}
-    model.eval()
-    try:
-        _export(model, _two_at_least(example), path)
-        session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
-        worst = max(_difference(model, session, _resized(example, batch)) for batch in (None, 3))
-    finally:
-        for module, flag in training.items():
-            module.training = flag
-    if not worst <= tolerance:
-        path.unlink()
-        raise SparsityError(f"the ONNX graph differs from the model by {worst:.3g}, more than {tolerance:g}")
+    with replacing(path) as file, undisturbed(model, device=example.device):
+        answers = _answers(model, example)
+        graph = _exported(model, _two_at_least(example))
+        session = _session(onnxruntime, graph)
+        worst = max(_difference(session, trial, answer) for trial, answer in answers)
+        if not worst <= tolerance:
+            raise SparsityError(f"the ONNX graph differs from the model by {worst:.3g}, more than {tolerance:g}")
+        file.write(graph)
     return worst
 
 
-def _export(model: nn.Module, example: Example, path: Path) -> None:
-    batch = torch.export.Dim.DYNAMIC
-    dynamic = tuple({0: batch} if isinstance(arg, Tensor) else None for arg in example.args)
-    dynamic_kwargs = {key: {0: batch} if isinstance(arg, Tensor) else None for key, arg in example.kwargs.items()}
+def _answers(model: nn.Module, example: Example) -> list[tuple[Example, list[Tensor]]]:
+    """The example and one with another batch, each with what the model gives for it."""
+    other = _resized(example, OTHER_BATCH)
+    own = _answer(model, example)
+    try:
+        return [(example, own), (other, _answer(model, other))]
+    except SparsityError as error:
+        raise SparsityError(f"the batch must be free to change, but {error}") from error
+
+
+def _answer(model: nn.Module, example: Example) -> list[Tensor]:
+    # a model may write to what it is given
+    return [tensor.cpu() for tensor in tensors_in(Example.of(example.inputs).run(model))]
+
+
+def _exported(model: nn.Module, example: Example) -> bytes:
+    try:
+        return _export(model, example)
+    except Exception as error:
+        # the exporter raises errors of its own around those of torch.export and of the user's code
+        problem = _first_lines(error.__cause__ or error)
+        fixed = "static shape" in problem or "Constraints violated" in problem
+        hint = "its batch must be free to change, but the code of the model fixes it: " if fixed else ""
+        raise SparsityError(f"{type(model).__name__} cannot be exported to ONNX: {hint}{problem}") from error
+
+
+def _export(model: nn.Module, example: Example) -> bytes:
     # the exporter warns and logs of its own internals, not of the model
     log = logging.getLogger("torch.onnx._internal.exporter")
-    level = log.level
     with warnings.catch_warnings(), contextlib.ExitStack() as stack:
         warnings.simplefilter("ignore")
-        stack.callback(log.setLevel, level)
+        stack.callback(log.setLevel, log.level)
         log.setLevel(logging.ERROR)
-        torch.onnx.export(
+        program = torch.onnx.export(
             model,
             example.args,
-            str(path),
             kwargs=example.kwargs or None,
-            dynamic_shapes=dynamic_kwargs if example.kwargs else dynamic,
+            dynamic_shapes=tree_map(_dynamic, example.inputs),
             dynamo=True,
             external_data=False,
             verbose=False,
         )
+    assert program is not None
+    graph: bytes = program.model_proto.SerializeToString()
+    return graph
+
+
+def _dynamic(arg: Any) -> dict[int, Any] | None:
+    return {0: torch.export.Dim.DYNAMIC} if isinstance(arg, Tensor) and arg.dim() > 0 else None
+
+
+def _first_lines(error: BaseException) -> str:
+    """What happened, without the advice and the traces below; a line that ends with a colon goes on in the next."""
+    lines = [line.strip(" -") for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+    return " ".join(lines[: 2 if lines[0].endswith(":") else 1])
+
+
+def _session(onnxruntime: Any, graph: bytes) -> Any:
+    try:
+        return onnxruntime.InferenceSession(graph, providers=["CPUExecutionProvider"])
+    except Exception as error:
+        # the classes of onnxruntime's errors have no common base
+        raise SparsityError(f"onnxruntime does not take the exported graph: {_first_lines(error)}") from error
 
 
 def _two_at_least(example: Example) -> Example:
@@ -84,23 +134,20 @@ def _two_at_least(example: Example) -> Example:
     return _resized(example, 2) if sizes == {1} else example
 
 
-def _resized(example: Example, batch: int | None) -> Example:
+def _resized(example: Example, batch: int) -> Example:
     """The example with another batch, made of its first entry."""
 
-    if batch is None:
-        return example
-    copies = batch
-
     def resize(arg: Any) -> Any:
-        return arg[:1].expand(copies, *arg.shape[1:]).clone() if isinstance(arg, Tensor) and arg.dim() > 0 else arg
+        return arg[:1].expand(batch, *arg.shape[1:]).clone() if isinstance(arg, Tensor) and arg.dim() > 0 else arg
 
-    kwargs = {key: resize(arg) for key, arg in example.kwargs.items()}
-    return Example(args=tuple(map(resize, example.args)), kwargs=kwargs)
+    return Example(args=tree_map(resize, example.args), kwargs=tree_map(resize, example.kwargs))
 
 
-@torch.no_grad()
-def _difference(model: nn.Module, session: Any, example: Example) -> float:
+def _difference(session: Any, example: Example, answer: list[Tensor]) -> float:
     names = [entry.name for entry in session.get_inputs()]
-    feeds = dict(zip(names, (tensor.cpu().numpy() for tensor in example.tensors), strict=True))
-    got = [torch.from_numpy(array) for array in session.run(None, feeds)]
-    return difference([t.cpu() for t in tensors_in(example.run(model))], got)
+    try:
+        feeds = dict(zip(names, (tensor.cpu().numpy() for tensor in example.tensors), strict=True))
+        got = [torch.from_numpy(array) for array in session.run(None, feeds)]
+    except Exception as error:
+        raise SparsityError(f"onnxruntime does not run the graph on ({example}): {_first_lines(error)}") from error
+    return difference(answer, got)

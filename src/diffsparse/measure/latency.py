@@ -3,13 +3,12 @@
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from math import isfinite
 from statistics import median, quantiles
 from typing import Any
 
 import torch
 
-from diffsparse.errors import SparsityError
+from diffsparse.errors import SparsityError, require_number, require_whole
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,10 +65,9 @@ def time_interleaved(
         >>> fast.median < slow.median, fast.runs == slow.runs
         (True, True)
     """
-    if not isfinite(seconds) or seconds < 0:
-        raise SparsityError(f"seconds is a finite number of at least 0; got {seconds}")
-    if warmup < 0 or min_runs < 2:
-        raise SparsityError(f"warmup is at least 0 and min_runs at least 2; got {warmup} and {min_runs}")
+    require_number("seconds", seconds, low=0)
+    require_whole("warmup", warmup, low=0)
+    require_whole("min_runs", min_runs, low=2)
     if device.type == "meta":
         raise SparsityError("nothing is computed on the meta device, so there is no time to take; pass latency=False")
     synchronize = torch.get_device_module(device).synchronize

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from diffsparse.errors import SparsityError
+from diffsparse.errors import SparsityError, require_module
 from diffsparse.measure.cost import count
 from diffsparse.measure.example import Example
 from diffsparse.measure.latency import Latency, time_interleaved
@@ -78,9 +78,10 @@ def measure(
         >>> measure(nn.Linear(8, 8), torch.zeros(1, 8), nn.Linear(8, 2), latency=False).ratios["macs"]
         0.25
     """
+    _check("model", model)
+    if other is not None:
+        _check("other", other)
     models = [model] if other is None else [model, other]
-    for each in models:
-        _check(each)
     example = Example.of(example_inputs)
     # A compiled model is timed compiled and counted as the module it was made from.
     sources: list[nn.Module] = [getattr(each, "_orig_mod", each) for each in models]
@@ -109,9 +110,8 @@ def measure(
     return measured[0] if other is None else Comparison(model=measured[0], other=measured[1])
 
 
-def _check(model: nn.Module) -> None:
-    if not isinstance(model, nn.Module):
-        raise SparsityError(f"measure takes a torch.nn.Module; got {type(model).__name__}")
+def _check(role: str, model: nn.Module) -> None:
+    require_module(role, model)
     for name, tensor in (*model.named_parameters(), *model.named_buffers()):
         if is_lazy(tensor):
             raise SparsityError(f"{name} has no shape yet; run {type(model).__name__} once before measuring it")

@@ -119,6 +119,6 @@ def test_along_another_dimension_everything_is_kept(dim: int) -> None:
 def test_a_stack_keeps_everything_and_says_so() -> None:
     model = tiny(lambda y: torch.stack([y, y]).sum(0), dead=[0])
     small = ds.compact(model, X)
-    assert "stack: a stack of tensors" in [entry.reason for entry in small.kept]
+    assert any("stack: an operation without a rule" in entry.reason for entry in small.kept)
     assert small.model.conv.out_channels == 7
     assert same(model, small.model, OTHER)

@@ -191,6 +191,7 @@ def test_in_place_forms_are_the_same_operator(between: Callable[[Tensor], Tensor
     assert same(model, small.model, OTHER)
 
 
+@pytest.mark.filterwarnings("ignore:the forward pass:diffsparse.SparsityWarning")
 def test_data_read_into_python_is_read_whole() -> None:
     def scaled(y: Tensor) -> Tensor:
         return y * float(y.mean((0, 2, 3)).sum())

@@ -16,8 +16,10 @@ RULES: dict[str, Rule] = {
 def describe(node: Node, graph: Graph) -> Rule:
     """The rule of `node`, once its facts are derived; the opaque rule where none applies."""
     rule = RULES.get(node.op)
-    if rule is not None and node.outputs and rule.facts(node, graph):
-        return rule
+    if rule is not None and node.outputs:
+        if rule.facts(node, graph):
+            return rule
+        node.reason = rule.reason
     return OPAQUE
 
 

@@ -9,7 +9,7 @@ from diffsparse.compact.graph import Graph, Mask, Node, Value
 
 
 class Rule:
-    """An operator nobody has described: reads all of its operands, at their full width.
+    """The least that can be said of an operator: it reads all of its operands, at their full width.
 
     Subclasses describe one kind of operator in three sentences: which channels of the output are fixed given the
     input's (`facts`), which channels of the inputs are read given what is read of the output (`needs`), and which
@@ -33,10 +33,17 @@ class Rule:
 
     def refusal(self, node: Node) -> str:
         """Why operands stay at full width, in words for the user; empty where they do not."""
-        return f"{node.op}: {self.reason}"
+        return ""
 
 
-OPAQUE = Rule()
+class Opaque(Rule):
+    """An operator nobody has described, or one in a form that its rule does not know."""
+
+    def refusal(self, node: Node) -> str:
+        return f"{node.op}: {node.reason or self.reason}"
+
+
+OPAQUE = Opaque()
 
 
 def tracked(value: Value) -> Value:

@@ -4,7 +4,7 @@ import numpy as np
 from torch import Tensor
 
 from diffsparse.compact.graph import Graph, Mask, Node, Value
-from diffsparse.compact.rules.base import Rule, argument, pin, widen
+from diffsparse.compact.rules.base import Rule, argument, widen
 
 
 class Concat(Rule):
@@ -53,17 +53,5 @@ class Concat(Rule):
             changed |= widen(node.output, mine)
         return changed
 
-    def refusal(self, node: Node) -> str:
-        return ""
 
-
-class Stack(Rule):
-    """Kept whole: a new dimension beside the channels."""
-
-    reason = "a stack of tensors"
-
-    def couple(self, node: Node) -> bool:
-        return pin([*node.inputs, *node.outputs])
-
-
-OPERATORS: dict[str, Rule] = {"cat": Concat(), "stack": Stack()}
+OPERATORS: dict[str, Rule] = {"cat": Concat()}

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from diffsparse.compact.graph import Call, Graph, Mask, Node, Value, all_channels, as_mask
-from diffsparse.compact.rules.base import Rule, argument, pin, unite, widen
+from diffsparse.compact.rules.base import Rule, argument, pin, read_all, unite, widen
 
 
 @dataclass(eq=False)
@@ -20,9 +20,12 @@ class Layer:
     """A node with weights."""
 
     input: Value
+    """What its facts are derived from: `given`, or a stand-in of which nothing is known."""
     output: Value
     tensors: dict[str, str]
     """Role (weight, bias, running_mean, ...) to qualified name."""
+    given: Value | None = None
+    """The operand, where its channels do not lie as the layer has them."""
     call: Call | None = None
     """The module call that is this layer and nothing else, if it is free."""
     pairs: Mask = field(default_factory=lambda: np.zeros((0, 0), bool))
@@ -49,15 +52,28 @@ class Layer:
         """Whether a select, an expand and a bias can be put around it."""
         return self.call is not None
 
+    @property
+    def operand(self) -> Value:
+        """The tensor that goes in."""
+        return self.input if self.given is None else self.given
+
+    def read_operand(self) -> None:
+        """Mark what the columns need of the operand."""
+        if self.given is not None:
+            read_all(self.given)
+        elif self.input.axis is not None:
+            self.input.need |= self.columns
+
     def agree(self) -> bool:
         """Give all uses of the same weights the same widths; whether anything changed."""
-        inputs, outputs = [twin.input for twin in self.twins], [twin.output for twin in self.twins]
+        inputs, outputs = [twin.operand for twin in self.twins], [twin.output for twin in self.twins]
         if self.pinned:
             return pin([*inputs, *outputs])
         changed = False
         for values in (inputs, outputs):
             if len(values) > 1:
-                changed |= pin(values) if any(v.axis is None for v in values) else unite(values)
+                odd = any(v.axis is None for v in values) or any(twin.given is not None for twin in self.twins)
+                changed |= pin(values) if odd else unite(values)
         return bool(changed)
 
 
@@ -74,6 +90,13 @@ def _tensors(node: Node, roles: dict[str, tuple[int, str]]) -> dict[str, str] | 
     return names
 
 
+def _layer(source: Value, axis: int, node: Node, names: dict[str, str]) -> Layer:
+    """The layer of a node; an operand whose channels lie otherwise is read whole, through a stand-in."""
+    if source.labels is None and source.axis in (None, axis):
+        return Layer(source, node.output, names)
+    return Layer(Value(source.shape, touched=True), node.output, names, given=source)
+
+
 class Matrix(Rule):
     """Convolutions and linear layers: every output reads the inputs it has weights for."""
 
@@ -87,11 +110,10 @@ class Matrix(Rule):
         names = _tensors(node, {"weight": (1, "weight"), "bias": (2, "bias")})
         source = argument(node, 0, "input")
         axis = len(node.output.shape) - 1 - self.spatial
-        if not names or "weight" not in names or source.labels is not None or axis < 0:
+        if not names or "weight" not in names or axis < 0:
             return False
-        if source.axis is not None and source.axis != axis:
-            return False
-        layer = Layer(source, node.output, names, transposed=self.transposed)
+        layer = _layer(source, axis, node, names)
+        layer.transposed = self.transposed
         self._describe(node, layer, graph)
         node.layer = layer
         node.output.track(axis, self._fixed(layer, node.output.shape[axis]), node.result)
@@ -133,8 +155,7 @@ class Matrix(Rule):
             layer.ragged = layer.free and not layer.transposed and _ragged_pays(layer, *regular)
             if not layer.ragged:
                 layer.rows, layer.columns = regular
-        if layer.input.axis is not None:
-            layer.input.need |= layer.columns
+        layer.read_operand()
 
     def _reads(self, layer: Layer, rows: Mask) -> Mask:
         live = self._live_inputs(layer, layer.folds and layer.free).reshape(layer.groups, -1)
@@ -143,6 +164,13 @@ class Matrix(Rule):
         return np.asarray(read.reshape(-1))
 
     def couple(self, node: Node) -> bool:
+        layer = node.layer
+        if layer.given is not None:
+            pinned = pin([layer.given])
+            return self._couple(node) or pinned
+        return self._couple(node)
+
+    def _couple(self, node: Node) -> bool:
         layer, out = node.layer, node.output
         source = layer.input
         if layer.free:
@@ -204,46 +232,37 @@ class BatchNorm(Rule):
         roles = {"running_mean": (1, "running_mean"), "running_var": (2, "running_var")}
         names = _tensors(node, {**roles, "weight": (3, "weight"), "bias": (4, "bias")})
         source = argument(node, 0, "input")
-        if names is None or source.labels is not None or source.axis not in (None, 1):
+        if names is None:
             return False
         own_statistics = argument(node, 5, "training", False) or "running_mean" not in names
         channels = node.output.shape[1]
-        fixed = np.zeros(channels, bool) if source.axis is None or own_statistics else source.fixed.copy()
+        layer = _layer(source, 1, node, names)
+        layer.eps = argument(node, 7, "eps", 1e-5)
+        tracked_input = layer.input.axis is not None and not own_statistics
+        fixed = source.fixed.copy() if tracked_input else np.zeros(channels, bool)
         if "weight" in names:
             fixed |= as_mask(graph.tensors[names["weight"]] == 0)
-        node.layer = Layer(source, node.output, names, eps=argument(node, 7, "eps", 1e-5))
+        node.layer = layer
         node.output.track(1, fixed, node.result)
         return True
 
     def needs(self, node: Node) -> None:
         layer, out = node.layer, node.output
         layer.rows = layer.columns = out.need & ~out.fixed if layer.free else out.need.copy()
-        if layer.input.axis is not None:
-            layer.input.need |= layer.columns
+        layer.read_operand()
 
     def couple(self, node: Node) -> bool:
         layer, out = node.layer, node.output
         source = layer.input
+        if layer.given is not None:
+            pinned = pin([layer.given])
+            return pinned or (not layer.free and pin([out]))
         if layer.free:
             return source.axis is not None and widen(source, layer.columns)
         changed = pin([out]) if source.axis is None else unite([source, out])
         changed = layer.agree() or changed
         layer.rows = layer.columns = out.keep
         return bool(changed)
-
-    def refusal(self, node: Node) -> str:
-        return ""
-
-
-def tensor_slices(layer: Layer) -> dict[str, dict[int, Mask]]:
-    """What stays of each tensor of the layer: name to dimension to mask."""
-    kept: dict[str, dict[int, Mask]] = {}
-    for role, name in layer.tensors.items():
-        if role != "weight" or layer.pairs.size == 0:
-            kept[name] = {0: layer.rows}
-        elif layer.groups == 1:
-            kept[name] = {1: layer.rows, 0: layer.columns} if layer.transposed else {0: layer.rows, 1: layer.columns}
-    return kept
 
 
 def fold_into_bias(layer: Layer, weight: torch.Tensor) -> torch.Tensor:

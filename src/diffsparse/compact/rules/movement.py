@@ -22,7 +22,9 @@ class Movement(Rule):
 
     def facts(self, node: Node, graph: Graph) -> bool:
         source = node.inputs[0]
-        if len(node.inputs) != 1 or node.redo is None or (source.axis is None and source.labels is None):
+        # an index that is stored in the model is as good as one that is written
+        stored = all(value.parameter is not None for value in node.inputs[1:])
+        if not stored or node.redo is None or (source.axis is None and source.labels is None):
             return False
         base, labels = source.labels or (source, _labels(source))
         results = [node.result] if isinstance(node.result, Tensor) else list(node.result)
@@ -110,9 +112,6 @@ class PixelShuffle(Rule):
         source, out, block = node.inputs[0], node.output, self._block(node)
         changed = widen(source, np.repeat(out.keep, block))
         return widen(out, np.asarray(source.keep.reshape(-1, block).any(1))) or changed
-
-    def refusal(self, node: Node) -> str:
-        return ""
 
 
 def names_sizes(node: Node) -> bool:

@@ -115,9 +115,6 @@ class Pointwise(Rule):
         changed = unite([node.output, *(o.value for o in operands if o.dim is not None)])
         return pin([o.value for o in operands if o.dim is None]) or changed
 
-    def refusal(self, node: Node) -> str:
-        return ""
-
     def slices(self, node: Node) -> dict[str, dict[int, Mask]]:
         """Parameters that lie along the channels, and what of them stays."""
         assert node.output.axis is not None
@@ -126,6 +123,18 @@ class Pointwise(Rule):
             for operand in self.operands(node, node.output.axis)
             if operand.value.parameter is not None and operand.dim is not None
         }
+
+
+class PRelu(Pointwise):
+    """A slope for all channels, or one for each of them, which lie along dimension 1."""
+
+    @staticmethod
+    def operands(node: Node, axis: int) -> list[Operand]:
+        value, slope = node.inputs
+        return [Operand(value, axis), Operand(slope, 0 if slope.shape[0] > 1 else None)]
+
+    def facts(self, node: Node, graph: Graph) -> bool:
+        return node.inputs[0].axis == 1 and super().facts(node, graph)
 
 
 class Identity(Pointwise):
@@ -142,7 +151,8 @@ class Identity(Pointwise):
 
 _TAKE_NUMBERS = {
     *("add", "sub", "rsub", "mul", "div", "rdiv", "rtruediv", "pow", "rpow"),
-    *("clamp", "clip", "clamp_min", "clamp_max", "threshold"),
+    *("clamp", "clip", "clamp_min", "clamp_max", "threshold", "where", "masked_fill", "lerp", "addcmul"),
+    *("gt", "ge", "lt", "le", "eq", "ne", "maximum", "minimum"),
 }
 
 
@@ -193,6 +203,23 @@ OPERATORS: dict[str, Rule] = {
             "clamp_min",
             "clamp_max",
             "erf",
+            "expand_as",
+            "where",
+            "masked_fill",
+            "lerp",
+            "addcmul",
+            "gt",
+            "ge",
+            "lt",
+            "le",
+            "eq",
+            "ne",
+            "logical_and",
+            "logical_or",
+            "logical_not",
+            "sign",
+            "log1p",
+            "expm1",
             "sin",
             "cos",
             "add",
@@ -216,4 +243,5 @@ OPERATORS: dict[str, Rule] = {
     **dict.fromkeys(
         ["dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "contiguous", "clone", "detach"], IDENTITY
     ),
+    "prelu": PRelu(),
 }

@@ -45,9 +45,6 @@ class Spatial(Rule):
     def couple(self, node: Node) -> bool:
         return unite([node.inputs[0], node.output])
 
-    def refusal(self, node: Node) -> str:
-        return ""
-
 
 class AveragePool(Spatial):
     """Zeros that pad an average make a number other than zero vary at the border."""
