@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 import diffsparse as ds
 from diffsparse.compact.analyse import Analysis
-from diffsparse.compact.apply import apply_plan
+from diffsparse.compact.apply import shrink_in_place
 from diffsparse.compact.bake import bake
 from diffsparse.compact.capture import capture
 from diffsparse.compact.numbers import write_numbers
@@ -155,7 +155,7 @@ def _record_and_cut(model: nn.Module, x: Tensor) -> None:
     """The part that a pruner does as well: no copy, no verification."""
     graph, _ = capture(model, (x,), {})
     plan, numbers = make_plan(Analysis(graph))
-    write_numbers(apply_plan(model, plan), numbers)
+    write_numbers(shrink_in_place(model, plan), numbers)
 
 
 def _torch_pruning(model: nn.Module, x: Tensor) -> None:

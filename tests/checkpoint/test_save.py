@@ -178,3 +178,13 @@ def test_no_pickle(tmp_path, monkeypatch):
         monkeypatch.setattr(module, name, fail)
     for number, model in enumerate((compact_resnet(), gated_resnet(), resnet(), Tied())):
         save(model, tmp_path / str(number))
+
+
+def test_a_model_compacted_twice_is_refused(tmp_path):
+    small = compact_resnet()
+    example = torch.randn(1, 3, 8, 8)
+    again = ds.compact(small.model, example)
+    assert again.repeated
+    assert not small.repeated
+    with pytest.raises(CheckpointError, match="was compact before"):
+        save(again, tmp_path / "net")

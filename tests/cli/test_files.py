@@ -68,6 +68,16 @@ def test_compacted_file_loads_into_the_users_class(folder: Path) -> None:
     assert small.body[0].out_channels == 4
 
 
+def test_a_file_that_is_already_compact_is_refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["compact", *NET, "--output", "small.safetensors"])
+    again = ["usernet:Net", "--weights", "small.safetensors", "--input", "2x1x6x6", "--output", "smaller.safetensors"]
+    with pytest.raises(SystemExit) as stopped:
+        main(["compact", *again])
+    assert stopped.value.code == 2
+    assert "small.safetensors is already compact" in capsys.readouterr().err
+    assert not (folder / "smaller.safetensors").exists()
+
+
 def test_export(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("onnxruntime")
     main(["export", *NET, "--output", "net.onnx"])

@@ -124,3 +124,84 @@ def test_a_foreign_optimizer_is_named() -> None:
     foreign = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=0.1)
     with pytest.raises(ds.SparsityError, match="holds no parameter"):
         ds.slice_optimizer(foreign, gated, small)
+
+
+def small_net() -> nn.Sequential:
+    """Half of the first layer is dead; the last one has lost columns, the one behind it nothing."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 6), nn.Linear(6, 2))
+    for parameter in model[1].parameters():
+        parameter.data[:4] = 0
+    return model
+
+
+def step(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    optimizer.zero_grad()
+    model(torch.randn(5, 4)).square().sum().backward()
+    optimizer.step()
+
+
+def test_state_that_cannot_be_sliced_starts_fresh() -> None:
+    model = small_net()
+    optimizer = torch.optim.Adafactor([*model[0].parameters(), *model[3].parameters(), *model[4].parameters()])
+    step(model, optimizer)
+    small = ds.compact(model, torch.randn(2, 4))
+    with pytest.warns(ds.SparsityWarning) as caught:
+        later = ds.slice_optimizer(optimizer, model, small)
+    named = [str(warning.message).split()[0] for warning in caught]
+    assert named == ["'0.weight'", "'3.weight'"]
+    assert small.model[0].weight not in later.state
+    # a bias has one entry for each number, and the last layer was not sliced
+    assert later.state[small.model[0].bias]["variance"].shape == (4,)
+    expected = optimizer.state[model[4].weight]["row_var"]
+    assert torch.equal(later.state[small.model[4].weight]["row_var"], expected)
+    assert later.state[small.model[4].weight]["row_var"] is not expected
+    step(small.model, later)
+
+
+def test_names_of_parameters_are_those_of_the_compact_model() -> None:
+    gated = ds.sparsify(small_net())
+    optimizer = torch.optim.Adam(gated.named_parameters(), lr=0.1)
+    step(gated, optimizer)
+    small = ds.compact(gated, torch.randn(2, 4))
+    later = ds.slice_optimizer(optimizer, gated, small)
+    (group,) = later.param_groups
+    parameters = dict(small.model.named_parameters())
+    assert set(group["param_names"]) == set(parameters)
+    assert all(parameters[name] is p for name, p in zip(group["param_names"], group["params"], strict=True))
+    step(small.model, later)
+
+
+def test_a_wrapped_model() -> None:
+    model = small_net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    step(model, optimizer)
+    small = ds.compact(model, torch.randn(2, 4))
+    later = ds.slice_optimizer(optimizer, nn.DataParallel(model), small)
+    assert len(later.state) == len(list(small.model.parameters()))
+
+
+def test_a_model_that_is_one_batch_norm() -> None:
+    gated = ds.SparseBatchNorm1d(4)
+    optimizer = torch.optim.SGD(gated.parameters(), lr=0.1)
+    small = ds.compact(gated, torch.randn(3, 4))
+    later = ds.slice_optimizer(optimizer, gated, small)
+    assert any(p is small.model.weight for group in later.param_groups for p in group["params"])
+
+
+def test_lbfgs_is_refused() -> None:
+    model = small_net()
+    small = ds.compact(model, torch.randn(2, 4))
+    with pytest.raises(ds.SparsityError, match="LBFGS keeps one history"):
+        ds.slice_optimizer(torch.optim.LBFGS(model.parameters()), model, small)
+
+
+def test_arguments_of_wrong_kinds() -> None:
+    model = small_net()
+    small, optimizer = ds.compact(model, torch.randn(2, 4)), torch.optim.SGD(model.parameters(), lr=0.1)
+    with pytest.raises(ds.SparsityError, match=r"optimizer must be a torch.optim.Optimizer, got None"):
+        ds.slice_optimizer(None, model, small)  # type: ignore[type-var]
+    with pytest.raises(ds.SparsityError, match=r"model must be a torch.nn.Module, got 3"):
+        ds.slice_optimizer(optimizer, 3, small)  # type: ignore[arg-type]
+    with pytest.raises(ds.SparsityError, match="small must be what compact returned"):
+        ds.slice_optimizer(optimizer, model, small.model)  # type: ignore[arg-type]

@@ -2,12 +2,14 @@
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
 import diffsparse as ds
+from diffsparse.export import onnx
 from diffsparse.models import PreResNet
 from tests.compact.nets import kill, randomise
 
@@ -41,15 +43,104 @@ def test_compact_model_with_adaptors_and_any_batch(small: ds.Compacted[PreResNet
     assert torch.allclose(expected, torch.from_numpy(got), atol=1e-4)
 
 
-def test_a_difference_is_an_error_and_leaves_no_file(small: ds.Compacted[PreResNet], tmp_path: Path) -> None:
-    pytest.importorskip("onnxruntime")
-    path = tmp_path / "small.onnx"
-    with pytest.raises(ds.SparsityError, match="differs from the model"):
-        ds.export_onnx(small.model, torch.randn(1, 3, 8, 8), path, tolerance=-1.0)
-    assert not path.exists()
+class Nested(nn.Module):
+    def forward(
+        self, a: torch.Tensor, pair: tuple[torch.Tensor, torch.Tensor], more: dict[str, torch.Tensor], double: bool
+    ) -> list[torch.Tensor]:
+        return [a + 2 * pair[0] - pair[1] * (2 if double else 1), more["z"] * 3 + more["y"]]
 
 
-def test_a_folder_that_does_not_exist(tmp_path: Path) -> None:
+def test_nested_inputs_in_any_order(tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime")
-    with pytest.raises(ds.SparsityError, match="does not exist"):
+    pair, more = (torch.randn(2, 4), torch.randn(2, 4)), {"z": torch.randn(2, 4), "y": torch.randn(2, 4)}
+    inputs = {"more": more, "double": True, "pair": pair, "a": torch.randn(2, 4)}
+    assert ds.export_onnx(Nested(), inputs, tmp_path / "named.onnx") < 1e-5
+    assert ds.export_onnx(Nested(), (inputs["a"], pair, more, True), tmp_path / "placed.onnx") < 1e-5
+
+
+class Fixed(nn.Module):
+    """Two rows, whatever comes."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.reshape(2, 8)
+
+
+class Special(nn.Module):
+    """Takes any batch and treats that of two in a way of its own."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * 2 if x.shape[0] == 2 else x
+
+
+class Deciding(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * 2 if x.sum() > 0 else x
+
+
+TWO = torch.ones(2, 8)
+
+
+@pytest.mark.parametrize(
+    ("model", "inputs", "message"),
+    [
+        (nn.Linear(3, 1), TWO, r"Linear does not run on the example \(float32\[2, 8\]\)"),
+        (Fixed(), TWO, r"batch must be free to change, but Fixed does not run on the example \(float32\[3, 8\]\)"),
+        (Special(), TWO, "Special cannot be exported to ONNX: its batch must be free to change"),
+        (Deciding(), TWO, "Deciding cannot be exported to ONNX: Could not guard on data-dependent"),
+        (None, TWO, "model must be a torch.nn.Module, got None"),
+        (nn.Linear(8, 1), [TWO], "got list"),
+    ],
+)
+def test_a_failure_is_one_line_and_leaves_the_old_file(model: Any, inputs: Any, message: str, tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    path = tmp_path / "net.onnx"
+    path.write_bytes(b"old")
+    with pytest.raises(ds.SparsityError, match=message) as caught:
+        ds.export_onnx(model, inputs, path)
+    assert len(str(caught.value).splitlines()) == 1
+    assert path.read_bytes() == b"old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_difference_is_an_error_and_leaves_the_old_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    path = tmp_path / "net.onnx"
+    model = nn.Linear(8, 2)
+    ds.export_onnx(model, TWO, path)
+    good = path.read_bytes()
+    monkeypatch.setattr(onnx, "difference", lambda *_: 0.5)
+    with pytest.raises(ds.SparsityError, match=r"differs from the model by 0.5, more than 0.1"):
+        ds.export_onnx(model, TWO, path, tolerance=0.1)
+    assert path.read_bytes() == good
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_graph_that_onnxruntime_refuses(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    monkeypatch.setattr(onnx, "_export", lambda *_: b"no graph")
+    with pytest.raises(ds.SparsityError, match="onnxruntime does not take the exported graph"):
+        ds.export_onnx(nn.Linear(8, 2), TWO, tmp_path / "net.onnx")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_result_of_compact_instead_of_its_model(small: ds.Compacted[PreResNet], tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    with pytest.raises(ds.SparsityError, match=r"got a Compacted; give its \.model"):
+        ds.export_onnx(small, torch.randn(1, 3, 8, 8), tmp_path / "x.onnx")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("tolerance", ["x", None, -1.0, float("nan")])
+def test_wrong_tolerances(tolerance: Any, tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    with pytest.raises(ds.SparsityError, match="tolerance must be a finite number of at least 0"):
+        ds.export_onnx(nn.Linear(2, 2), torch.zeros(1, 2), tmp_path / "x.onnx", tolerance=tolerance)
+
+
+def test_places_that_cannot_be_written(tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    with pytest.raises(ds.SparsityError, match="there is no folder"):
         ds.export_onnx(nn.Linear(2, 2), torch.zeros(1, 2), tmp_path / "no" / "x.onnx")
+    with pytest.raises(ds.SparsityError, match="it is a folder"):
+        ds.export_onnx(nn.Linear(2, 2), torch.zeros(1, 2), tmp_path)
+    with pytest.raises(ds.SparsityError, match="path must be the path of a file, got None"):
+        ds.export_onnx(nn.Linear(2, 2), torch.zeros(1, 2), None)  # type: ignore[arg-type]

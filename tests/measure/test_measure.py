@@ -117,7 +117,8 @@ def test_a_compiled_model_counts_as_its_source():
 @pytest.mark.parametrize(
     ("model", "inputs", "message"),
     [
-        (torch.relu, X, "got builtin_function_or_method"),
+        (torch.relu, X, "model must be a torch.nn.Module, got <built-in"),
+        (None, X, "model must be a torch.nn.Module, got None"),
         (nn.Linear(4, 1), [X], "got list"),
         (nn.LazyLinear(4), torch.zeros(1, 4), "weight has no shape yet"),
         (nn.Linear(4, 1), torch.zeros(2, 3), r"float32\[2, 3\]"),
@@ -132,3 +133,11 @@ def test_wrong_arguments(model, inputs, message):
 def test_a_wrong_second_model_is_named():
     with pytest.raises(ds.SparsityError, match="Conv2d does not run"):
         measure(nn.Identity(), X, nn.Conv2d(4, 1, 1), latency=False)
+    with pytest.raises(ds.SparsityError, match=r"other must be a torch.nn.Module, got 3"):
+        measure(nn.Identity(), X, 3, latency=False)
+
+
+@pytest.mark.parametrize("wrong", [{"seconds": "a"}, {"warmup": 1.5}, {"min_runs": None}])
+def test_wrong_numbers_are_named(wrong):
+    with pytest.raises(ds.SparsityError, match=f"{next(iter(wrong))} must be a"):
+        measure(nn.Identity(), X, **wrong)

@@ -28,6 +28,10 @@ def slice_tensor(tensor: Tensor, kept: TensorSlice) -> Tensor:
     return torch.cat(picked)
 
 
+COMPACT = "_made_by_compact"
+"""Attribute that marks a compact model."""
+
+
 def shrink_in_place(model: nn.Module, plan: Plan) -> nn.Module:
     """Make `model` (whose sparse layers are already ordinary ones) as small as the plan says, in place."""
     _check_fits(model, plan)
@@ -53,6 +57,7 @@ def shrink_in_place(model: nn.Module, plan: Plan) -> nn.Module:
             _adapt(modules[name], layer)
     for module in modules.values():
         _make_attributes_true(module)
+    vars(model)[COMPACT] = True
     return model
 
 

@@ -8,7 +8,7 @@ from typing import Any, Generic, TypeVar, cast
 from torch import nn
 
 from diffsparse.compact.analyse import Analysis
-from diffsparse.compact.apply import shrink_in_place
+from diffsparse.compact.apply import COMPACT, shrink_in_place
 from diffsparse.compact.bake import bake, check_model
 from diffsparse.compact.capture import capture
 from diffsparse.compact.graph import Graph
@@ -47,6 +47,11 @@ class Compacted(Generic[Model]):
     def after(self) -> Measurement:
         """Cost of the compact model, without latency; measured when first asked for."""
         return measure(self.model, self.example.inputs, latency=False)
+
+    @property
+    def repeated(self) -> bool:
+        """Whether the original was compact already: the plan then starts from that one, not from its class."""
+        return COMPACT in vars(self.original)
 
     @property
     def kept(self) -> tuple[Kept, ...]:

@@ -109,8 +109,8 @@ def _sliced_state(
             sliced[key] = slice_tensor(entry, kept).clone()
         else:
             warnings.warn(
-                f"'{name}' starts with fresh optimiser state: its '{key}' of shape {tuple(entry.shape)} cannot be sliced "
-                f"as the parameter, of shape {tuple(old.shape)}, was",
+                f"'{name}' starts with fresh optimiser state: its '{key}' of shape {tuple(entry.shape)} cannot be "
+                f"sliced as the parameter, of shape {tuple(old.shape)}, was",
                 SparsityWarning,
                 stacklevel=3,
             )

@@ -113,16 +113,11 @@ class Plan:
             data = mapping("the text", json.loads(text))
             version = require_whole("format", data["format"], low=1)
             if version <= FORMAT:
+                tensors, layers = (mapping(key, data[key]) for key in ("tensors", "layers"))
                 return cls(
-                    tensors={
-                        name: _slice_from(name, entry) for name, entry in mapping("tensors", data["tensors"]).items()
-                    },
-                    layers={
-                        name: _layer_from(name, entry) for name, entry in mapping("layers", data["layers"]).items()
-                    },
-                    kept=tuple(
-                        Kept(**read_fields("kept", entry, _KEPT_FIELDS)) for entry in sequence("kept", data["kept"])
-                    ),
+                    tensors={name: _slice_from(name, entry) for name, entry in tensors.items()},
+                    layers={name: _layer_from(name, entry) for name, entry in layers.items()},
+                    kept=tuple(map(_kept_from, sequence("kept", data["kept"]))),
                     format=version,
                 )
         except KeyError as error:
@@ -163,6 +158,10 @@ def _layer_from(name: str, entry: Any) -> LayerPlan:
         if getattr(layer, key) is None:
             raise SparsityError(f"'{name}' needs '{key}'")
     return layer
+
+
+def _kept_from(entry: Any) -> Kept:
+    return Kept(**read_fields("kept", entry, _KEPT_FIELDS, required=("layer", "reason")))
 
 
 _KEPT_FIELDS: dict[str, Reader] = {"layer": of_kind(str, "a text"), "reason": of_kind(str, "a text")}

@@ -1,5 +1,6 @@
 """From an analysis to a plan, and the numbers that go with it."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -52,6 +53,7 @@ def make_plan(analysis: Analysis, fold: bool = False) -> tuple[Plan, Numbers]:
             _drop_components(name, module, tensors, layers)
     layers = {name: layer for name, layer in layers.items() if not _inside_removed(name, layers)}
     tensors = {name: kept for name, kept in tensors.items() if not _inside_removed(name, layers)}
+    tensors = {name: replace(kept, shape=list(analysis.graph.tensors[name].shape)) for name, kept in tensors.items()}
     numbers.forget_all_but({name for name, layer in layers.items() if layer.what not in {"removed", "identity"}})
     plan = Plan(tensors=tensors, layers=layers, kept=_kept(analysis))
     if fold:
