@@ -50,4 +50,5 @@ def proximal_exclusive_l12(w: Tensor, step: float, dim: Dims = -1) -> Tensor:
         tensor([ 0.8000, -0.3000,  0.0000])
     """
     _check(w, step)
-    return shrink(w, step * w.abs().sum(group_dims(w, dim, "w"), keepdim=True))
+    magnitude = w.abs()
+    return shrink(w, step * magnitude.sum(group_dims(w, dim, "w"), keepdim=True), magnitude=magnitude)

@@ -36,7 +36,8 @@ def signed_threshold(alpha: Tensor, beta: Tensor, dim: Dims = -1, *, rgf: float 
     dims = group_dims(alpha, dim)
     x = in_float32(alpha)
     fraction = in_float32(align_beta(beta, alpha, dims)).sigmoid()
-    return shrink(x, fraction * x.abs().sum(dims, keepdim=True), rgf).to(alpha.dtype)
+    magnitude = x.abs()
+    return shrink(x, fraction * magnitude.sum(dims, keepdim=True), rgf, magnitude=magnitude).to(alpha.dtype)
 
 
 def simplex_threshold(alpha: Tensor, beta: Tensor, dim: Dims = -1, *, rgf: float | None = None) -> Tensor:
