@@ -8,6 +8,6 @@ from diffsparse.functional.rectify import gated_relu
 def shrink(
     x: Tensor, threshold: Tensor | float, rgf: float | None = None, *, magnitude: Tensor | None = None
 ) -> Tensor:
-    """sign(x) * relu(|x| - threshold), with rectified flow if `rgf` is given; `magnitude` is |x| where it is at hand."""
+    """sign(x) * relu(|x| - threshold), with rectified flow if `rgf` is given; `magnitude` is |x| if it is known."""
     magnitude = x.abs() if magnitude is None else magnitude
     return x.sign() * gated_relu(magnitude - threshold, rgf)
