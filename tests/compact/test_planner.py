@@ -33,10 +33,12 @@ def test_nothing_to_do_is_an_empty_plan() -> None:
 
 
 def test_a_chain_needs_slices_only() -> None:
-    plan = plan_of(tiny(dead=[0, 1]))
+    model = tiny(dead=[0, 1])
+    plan = plan_of(model)
     assert plan.layers["conv"] == LayerPlan(what="sliced", inputs=(3, 3), outputs=(8, 6), width=6, dim=-3)
-    assert plan.tensors["conv.weight"] == TensorSlice(dims={0: complement(0, 1)})
-    assert plan.tensors["head.weight"] == TensorSlice(dims={1: complement(0, 1)})
+    shapes = {name: list(tensor.shape) for name, tensor in model.named_parameters()}
+    assert plan.tensors["conv.weight"] == TensorSlice(dims={0: complement(0, 1)}, shape=shapes["conv.weight"])
+    assert plan.tensors["head.weight"] == TensorSlice(dims={1: complement(0, 1)}, shape=shapes["head.weight"])
     assert "head.bias" not in plan.tensors
 
 
