@@ -4,6 +4,9 @@ import inspect
 import re
 from pathlib import Path
 
+import pytest
+import torch
+
 import diffsparse as ds
 
 ROOT = Path(__file__).parent.parent
@@ -28,14 +31,15 @@ def test_fixed_names_of_the_functional_interface() -> None:
     assert list(inspect.signature(ds.Penalty).parameters)[:4] == ["model", "norm", "strength", "schedule"]
 
 
-def test_readme_example_runs_and_becomes_sparse() -> None:
+def test_readme_example_runs_and_becomes_smaller(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (example,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
-    import torch
-
+    monkeypatch.chdir(tmp_path)
     torch.manual_seed(0)
     scope: dict[str, object] = {}
     exec(example, scope)
     assert ds.sparsity(scope["model"]).channels.zero > 0
+    assert scope["small"].after.macs < 0.8 * scope["small"].before.macs
+    assert (tmp_path / "net.safetensors").stat().st_size > 0
 
 
 def test_links_in_the_docs_lead_somewhere() -> None:
