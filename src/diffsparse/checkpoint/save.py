@@ -12,6 +12,7 @@ from diffsparse.checkpoint.atomic import replacing
 from diffsparse.checkpoint.container import DTYPE_NAMES, write_tensors
 from diffsparse.checkpoint.errors import CheckpointError
 from diffsparse.checkpoint.header import GateRecord, Header, SparseLayer
+from diffsparse.compact.bake import without_wrappers
 from diffsparse.compact.compact import Compacted
 from diffsparse.compact.plan import Plan
 from diffsparse.gates import VectorGate, named_gates
@@ -65,12 +66,7 @@ def unwrapped(model: object) -> nn.Module:
     if not isinstance(model, nn.Module):
         what = f"the class {model.__name__}" if isinstance(model, type) else f"a {type(model).__name__}"
         raise CheckpointError(f"expected a model, an instance of nn.Module, got {what}")
-    inner: object = model
-    if isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
-        inner = model.module
-    elif "_orig_mod" in model._modules:
-        inner = model._modules["_orig_mod"]
-    return model if inner is model else unwrapped(inner)
+    return without_wrappers(model)
 
 
 def describe(model: nn.Module, plan: Plan | None, shared: dict[str, str]) -> Header:

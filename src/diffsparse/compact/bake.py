@@ -22,13 +22,20 @@ _ORDINARY: dict[type[SparseBatchNorm], Any] = {
 }
 
 
-def check_model(model: Model) -> Model:
-    """The user's own module inside wrappers for parallel or compiled running; raises for what cannot be recorded."""
-    require_module("model", model)
+def without_wrappers(model: Model) -> Model:
+    """The user's own model, without the wrappers of data parallel training and `torch.compile`."""
+    inner: nn.Module | None = None
     if isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
-        return check_model(cast(Model, model.module))
-    if "_orig_mod" in model._modules:
-        return check_model(cast(Model, model._modules["_orig_mod"]))
+        inner = model.module
+    elif "_orig_mod" in model._modules:
+        inner = model._modules["_orig_mod"]
+    return model if inner is None else without_wrappers(cast(Model, inner))
+
+
+def check_model(model: Model) -> Model:
+    """The user's own model without wrappers; raises for what cannot be recorded."""
+    require_module("model", model)
+    model = without_wrappers(model)
     for name, module in model.named_modules():
         if isinstance(module, torch.jit.ScriptModule):
             raise SparsityError(f"'{name or type(module).__name__}' is scripted; compact the model before scripting it")

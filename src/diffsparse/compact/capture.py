@@ -126,7 +126,7 @@ class _Recorder(TorchFunctionMode):
             bool(inputs) and all(v.known for v in inputs) and op not in _RANDOM and not takes_number(op, args, kwargs)
         )
         outputs = [Value(tuple(t.shape), known=known, touched=touched, number=_number(t, known)) for t in made]
-        node = Node(op, *described, inputs, outputs, result, self.stack[-1] if self.stack else None, in_place=in_place)
+        node = Node(op, *described, inputs, outputs, result, self.stack[-1] if self.stack else None)
         if args and isinstance(args[0], Tensor) and not in_place:
             node.redo = lambda first: func(first, *args[1:], **kwargs)
         self.graph.nodes.append(node)

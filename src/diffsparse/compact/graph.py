@@ -118,7 +118,6 @@ class Node:
     """Innermost module call around it."""
     redo: Callable[[Tensor], Any] | None = None
     """The operation again, on another first operand."""
-    in_place: bool = False
     rigid: bool = False
     """Whether it must see the original width, because it was given sizes."""
     layer: Any = None
