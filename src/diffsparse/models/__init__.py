@@ -1,5 +1,9 @@
 """Networks of the paper and small ones for tests and demonstrations."""
 
+from diffsparse.models.densenet import DenseNet
+from diffsparse.models.factory import create, names
+from diffsparse.models.mobilenet import MobileNetV1
 from diffsparse.models.preresnet import PreResNet
+from diffsparse.models.resnet import PreActivationResNet, ResNet
 
-__all__ = ["PreResNet"]
+__all__ = ["DenseNet", "MobileNetV1", "PreActivationResNet", "PreResNet", "ResNet", "create", "names"]

@@ -1,12 +1,14 @@
-"""Pre-activation residual networks for small images, basic and bottleneck."""
+"""Pre-activation residual networks for small images, basic and bottleneck, and the parts that other networks share."""
 
 import math
+from collections.abc import Sequence
+from typing import Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from diffsparse.errors import SparsityError
+from diffsparse.errors import SparsityError, require_whole
 
 
 class BasicBlock(nn.Module):
@@ -20,7 +22,7 @@ class BasicBlock(nn.Module):
         self.conv1 = nn.Conv2d(in_channels, planes, 3, stride, 1, bias=False)
         self.bn2 = nn.BatchNorm2d(planes)
         self.conv2 = nn.Conv2d(planes, planes, 3, 1, 1, bias=False)
-        self.shortcut = _shortcut(in_channels, planes, stride)
+        self.shortcut = shortcut(in_channels, planes, stride)
 
     def forward(self, x: Tensor) -> Tensor:
         out = self.conv1(F.relu(self.bn1(x)))
@@ -43,7 +45,7 @@ class Bottleneck(nn.Module):
         self.conv2 = nn.Conv2d(planes, planes, 3, stride, 1, bias=False)
         self.bn3 = nn.BatchNorm2d(planes)
         self.conv3 = nn.Conv2d(planes, width, 1, bias=False)
-        self.shortcut = _shortcut(in_channels, width, stride)
+        self.shortcut = shortcut(in_channels, width, stride)
 
     def forward(self, x: Tensor) -> Tensor:
         out = self.conv1(F.relu(self.bn1(x)))
@@ -53,13 +55,71 @@ class Bottleneck(nn.Module):
         return total
 
 
-def _shortcut(in_channels: int, out_channels: int, stride: int) -> nn.Module:
+def shortcut(in_channels: int, out_channels: int, stride: int) -> nn.Module:
+    """The identity, or a 1x1 convolution where width or resolution change."""
     if stride == 1 and in_channels == out_channels:
         return nn.Identity()
     return nn.Conv2d(in_channels, out_channels, 1, stride, bias=False)
 
 
-class PreResNet(nn.Module):
+class ResidualBlock(Protocol):
+    """A class of residual blocks, whose output has `planes * expansion` channels."""
+
+    @property
+    def expansion(self) -> int: ...
+
+    def __call__(self, in_channels: int, planes: int, stride: int) -> nn.Module: ...
+
+
+def residual_stages(block: ResidualBlock, width: int, blocks: Sequence[int]) -> tuple[nn.Sequential, int]:
+    """Stages for an input of `width` channels, one for each number of blocks, and the channels they give.
+
+    The first stage keeps the resolution and has `width` planes; each further one halves the one and doubles the other.
+    """
+    channels = width
+    stages: list[nn.Module] = []
+    for stage, count in enumerate(blocks):
+        planes = width * 2**stage
+        layers: list[nn.Module] = []
+        for index in range(count):
+            layers.append(block(channels, planes, 2 if stage > 0 and index == 0 else 1))
+            channels = planes * block.expansion
+        stages.append(nn.Sequential(*layers))
+    return nn.Sequential(*stages), channels
+
+
+class PreActivationNet(nn.Module):
+    """Stem, stages, batch norm, ReLU, global average pooling and a classifier.
+
+    Args:
+        stem: from the image to the first stage; no batch norm, as each stage begins with one.
+        stages: what comes between.
+        channels: the channels that the last stage gives.
+        num_classes: size of the output.
+    """
+
+    def __init__(self, stem: nn.Module, stages: nn.Module, channels: int, num_classes: int) -> None:
+        super().__init__()
+        self.stem = stem
+        self.stages = stages
+        self.bn = nn.BatchNorm2d(channels)
+        self.classifier = nn.Linear(channels, require_whole("num_classes", num_classes, low=1))
+        self.apply(initialise)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.relu(self.bn(self.stages(self.stem(x))))
+        logits: Tensor = self.classifier(torch.flatten(F.adaptive_avg_pool2d(x, 1), 1))
+        return logits
+
+
+def initialise(module: nn.Module) -> None:
+    """Draw the weights of a convolution from N(0, 2 / (kernel area * output channels)); leave other modules alone."""
+    if isinstance(module, nn.Conv2d):
+        fan_out = module.kernel_size[0] * module.kernel_size[1] * module.out_channels
+        nn.init.normal_(module.weight, 0.0, math.sqrt(2 / fan_out))
+
+
+class PreResNet(PreActivationNet):
     """Stem, three stages of halving resolution, batch norm, global pooling and a classifier.
 
     Args:
@@ -85,33 +145,13 @@ class PreResNet(nn.Module):
         in_channels: int = 3,
         bottleneck: bool | None = None,
     ) -> None:
-        super().__init__()
+        require_whole("depth", depth)
+        require_whole("width", width, low=1)
+        require_whole("in_channels", in_channels, low=1)
         block = Bottleneck if (depth >= 164 if bottleneck is None else bottleneck) else BasicBlock
         per_block = 9 if block is Bottleneck else 6
-        blocks = (depth - 2) // per_block
         if depth < 2 + per_block or (depth - 2) % per_block:
             raise SparsityError(f"a ResNet of {block.__name__}s has depth {per_block}n + 2, n at least 1; got {depth}")
-        self.stem = nn.Conv2d(in_channels, width, 3, 1, 1, bias=False)
-        channels = width
-        stages: list[nn.Module] = []
-        for stage, planes in enumerate((width, 2 * width, 4 * width)):
-            layers: list[nn.Module] = []
-            for index in range(blocks):
-                layers.append(block(channels, planes, 2 if stage > 0 and index == 0 else 1))
-                channels = planes * block.expansion
-            stages.append(nn.Sequential(*layers))
-        self.stages = nn.Sequential(*stages)
-        self.bn = nn.BatchNorm2d(channels)
-        self.classifier = nn.Linear(channels, num_classes)
-        self.apply(_initialise)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = F.relu(self.bn(self.stages(self.stem(x))))
-        logits: Tensor = self.classifier(torch.flatten(F.adaptive_avg_pool2d(x, 1), 1))
-        return logits
-
-
-def _initialise(module: nn.Module) -> None:
-    if isinstance(module, nn.Conv2d):
-        fan_out = module.kernel_size[0] * module.kernel_size[1] * module.out_channels
-        nn.init.normal_(module.weight, 0.0, math.sqrt(2 / fan_out))
+        stem = nn.Conv2d(in_channels, width, 3, 1, 1, bias=False)
+        stages, channels = residual_stages(block, width, [(depth - 2) // per_block] * 3)
+        super().__init__(stem, stages, channels, num_classes)

@@ -1,0 +1,132 @@
+"""Networks by name."""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from difflib import get_close_matches
+
+from torch import nn
+
+from diffsparse.errors import SparsityError, require_number
+from diffsparse.models.densenet import DenseNet
+from diffsparse.models.mobilenet import MobileNetV1
+from diffsparse.models.preresnet import PreResNet
+from diffsparse.models.resnet import PreActivationResNet, ResNet
+
+_DEPTH = r"(?P<depth>[1-9][0-9]{0,3})"
+_MULTIPLIER = r"(?:-(?P<multiplier>-?[0-9]*\.?[0-9]+))?"
+_WIDEST = 10
+
+
+@dataclass(frozen=True, kw_only=True)
+class Family:
+    """Networks whose names follow one pattern."""
+
+    grammar: str
+    """The names as errors show them."""
+    pattern: str
+    """Regular expression that a whole name matches."""
+    build: Callable[[re.Match[str], int, int], nn.Module]
+    """From the match, the number of classes and the input channels to a network."""
+    examples: tuple[str, ...]
+    """Names of the family to list."""
+
+
+def create(name: str, num_classes: int = 10, *, in_channels: int = 3) -> nn.Module:
+    """A freshly initialised network.
+
+    A name is `<family><depth>[-<width multiplier>][-<variant>]`. The multiplier scales the channels of the first stage,
+    in a DenseNet the growth, and is 1 if left out; the variants are `preact` of `resnet50` and `imagenet` (for large
+    images) of `mobilenetv1`. `names()` lists examples.
+
+    Args:
+        name: which network.
+        num_classes: size of the output.
+        in_channels: channels of the image.
+
+    Raises:
+        SparsityError: the name is unknown, or there is no network of such a size.
+
+    Example:
+        >>> import torch
+        >>> create("preresnet20-0.5")(torch.zeros(2, 3, 32, 32)).shape
+        torch.Size([2, 10])
+    """
+    if not isinstance(name, str):
+        raise SparsityError(f"the name of a network must be a string, got {name!r}")
+    for family in FAMILIES:
+        if match := re.fullmatch(family.pattern, name):
+            return family.build(match, num_classes, in_channels)
+    close = get_close_matches(name.lower(), names(), n=1)
+    hint = f", the closest is {close[0]!r}" if close else ""
+    known = ", ".join(family.grammar for family in FAMILIES)
+    raise SparsityError(f"unknown network {name!r}{hint}; there are {known}")
+
+
+def names() -> tuple[str, ...]:
+    """Names that `create` knows, some of each family.
+
+    Example:
+        >>> "densenet40" in names()
+        True
+    """
+    return tuple(name for family in FAMILIES for name in family.examples)
+
+
+def _multiplier(match: re.Match[str], least_width: int) -> float:
+    """The width multiplier in a name; `least_width` is the smallest width it is applied to."""
+    multiplier = float(match["multiplier"] or 1)
+    require_number(f"the width multiplier of '{match.string}'", multiplier, above=0, high=_WIDEST)
+    if int(multiplier * least_width) < 1:
+        raise SparsityError(f"the width multiplier of '{match.string}' leaves nothing of {least_width} channels")
+    return multiplier
+
+
+def _scaled(match: re.Match[str], width: int) -> int:
+    return int(_multiplier(match, width) * width)
+
+
+def _preresnet(match: re.Match[str], num_classes: int, in_channels: int) -> nn.Module:
+    return PreResNet(int(match["depth"]), num_classes, width=_scaled(match, 16), in_channels=in_channels)
+
+
+def _densenet(match: re.Match[str], num_classes: int, in_channels: int) -> nn.Module:
+    return DenseNet(int(match["depth"]), num_classes, growth=_scaled(match, 12), in_channels=in_channels)
+
+
+def _resnet(match: re.Match[str], num_classes: int, in_channels: int) -> nn.Module:
+    kind = PreActivationResNet if match["preact"] else ResNet
+    return kind(num_classes, width=_scaled(match, 64), in_channels=in_channels)
+
+
+def _mobilenet(match: re.Match[str], num_classes: int, in_channels: int) -> nn.Module:
+    imagenet = match["imagenet"] is not None
+    return MobileNetV1(num_classes, multiplier=_multiplier(match, 32), imagenet=imagenet, in_channels=in_channels)
+
+
+FAMILIES = (
+    Family(
+        grammar="preresnet<depth>[-<multiplier>]",
+        pattern=f"preresnet{_DEPTH}{_MULTIPLIER}",
+        build=_preresnet,
+        examples=("preresnet20", "preresnet20-0.5", "preresnet56", "preresnet110", "preresnet164"),
+    ),
+    Family(
+        grammar="densenet<depth>[-<multiplier>]",
+        pattern=f"densenet{_DEPTH}{_MULTIPLIER}",
+        build=_densenet,
+        examples=("densenet40", "densenet40-0.5"),
+    ),
+    Family(
+        grammar="resnet50[-<multiplier>][-preact]",
+        pattern=f"resnet50{_MULTIPLIER}(?P<preact>-preact)?",
+        build=_resnet,
+        examples=("resnet50", "resnet50-preact"),
+    ),
+    Family(
+        grammar="mobilenetv1[-<multiplier>][-imagenet]",
+        pattern=f"mobilenetv1{_MULTIPLIER}(?P<imagenet>-imagenet)?",
+        build=_mobilenet,
+        examples=("mobilenetv1", "mobilenetv1-0.25", "mobilenetv1-0.5-imagenet"),
+    ),
+)
