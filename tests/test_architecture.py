@@ -14,8 +14,9 @@ LINES = [
     {"errors", "functional", "selection"},
     {"gates", "penalties", "schedules"},
     {"nn", "sparsify"},
-    {"checkpoint", "compact", "export", "measure"},
+    {"checkpoint", "compact", "export", "graphs", "measure", "wiring"},
     {"data", "models"},
+    {"baselines", "train"},
     {"cli"},
 ]
 LEVEL = {unit: level for level, line in enumerate(LINES) for unit in line}

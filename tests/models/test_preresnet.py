@@ -80,3 +80,8 @@ def test_wrong_sizes_are_named(wrong: dict[str, float]) -> None:
     ((name, value),) = wrong.items()
     with pytest.raises(SparsityError, match=f"{name} must be a whole number.* got {value}"):
         PreResNet(**({"depth": 8} | wrong))
+
+
+def test_depths_that_only_bottlenecks_give_have_bottlenecks() -> None:
+    kinds = {depth: type(PreResNet(depth, width=1).stages[0][0]).__name__ for depth in (20, 29, 110, 164)}
+    assert kinds == {20: "BasicBlock", 29: "Bottleneck", 110: "BasicBlock", 164: "Bottleneck"}

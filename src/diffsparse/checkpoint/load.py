@@ -5,7 +5,6 @@ import os
 from typing import TypeVar, cast
 
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parameter import is_lazy
@@ -13,7 +12,7 @@ from torch.nn.parameter import is_lazy
 from diffsparse.checkpoint.errors import CheckpointError
 from diffsparse.checkpoint.fit import differences, in_words, split_ties, strangers
 from diffsparse.checkpoint.header import Header
-from diffsparse.checkpoint.read import read_header
+from diffsparse.checkpoint.read import mapped_tensors, read_header
 from diffsparse.checkpoint.save import unwrapped
 from diffsparse.compact import apply_plan
 from diffsparse.errors import SparsityError
@@ -118,13 +117,7 @@ def _sparsified(model: nn.Module, names: set[str], rgf: float | None) -> nn.Modu
 
 def _values(path: str | os.PathLike[str], header: Header) -> dict[str, Tensor]:
     """The tensors of the file by all their names, mapped from the disk rather than read into memory."""
-    try:
-        with safe_open(path, framework="pt", device="cpu") as file:
-            if (file.metadata() or {}).get("sha256") != header.sha256:
-                raise CheckpointError(f"'{os.fspath(path)}' was replaced while it was read; load it again")
-            values: dict[str, Tensor] = {name: file.get_tensor(name) for name in header.tensors}
-    except (SafetensorError, OSError) as error:
-        raise CheckpointError(f"cannot read '{os.fspath(path)}': {error}") from error
+    values = mapped_tensors(path, header.tensors, header.sha256)
     return values | {alias: values[name] for alias, name in header.shared.items()}
 
 

@@ -1,9 +1,12 @@
 """A file opened, checked and described, without a model."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import BinaryIO
+from typing import Any, BinaryIO
+
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
 
 from diffsparse.checkpoint.container import HASH, check_hash, parse_json, read_json
 from diffsparse.checkpoint.errors import CheckpointError, require_path
@@ -32,22 +35,39 @@ def read_header(path: str | os.PathLike[str]) -> Header:
         TensorRecord(dtype=torch.float32, shape=(2, 3))
     """
     name = require_path(path)
-    with _opened(name) as file:
-        text = read_json(file, name)
-        metadata, entries, needed = parse_json(text, name)
-        if metadata.get("format") != FORMAT_NAME:
-            raise CheckpointError(f"'{name}' is a safetensors file, but not one that diffsparse wrote")
-        _check_version(metadata.get("format_version", ""), name)
-        there = os.fstat(file.fileno()).st_size - 8 - len(text)
-        if there < needed:
-            raise CheckpointError(f"'{name}' is truncated: {there} bytes of tensors instead of {needed}")
-        check_hash(file, text, metadata.get(HASH, ""), name)
+    metadata, entries = read_checked(name, FORMAT_NAME, FORMAT_VERSION)
     try:
         header = Header.from_metadata(metadata, entries)
         header.all_tensors()
     except (ValueError, TypeError, LookupError, AttributeError) as error:
         raise CheckpointError(f"the header of '{name}' cannot be understood: {error}") from error
     return header
+
+
+def read_checked(name: str, format_name: str, newest: int) -> tuple[dict[str, str], dict[str, Any]]:
+    """Metadata and tensor entries of a file of the given format, after its content was checked against its hash."""
+    with _opened(name) as file:
+        text = read_json(file, name)
+        metadata, entries, needed = parse_json(text, name)
+        if metadata.get("format") != format_name:
+            raise CheckpointError(f"'{name}' is a safetensors file, but not one that {format_name} wrote")
+        _check_version(metadata.get("format_version", ""), name, newest)
+        there = os.fstat(file.fileno()).st_size - 8 - len(text)
+        if there < needed:
+            raise CheckpointError(f"'{name}' is truncated: {there} bytes of tensors instead of {needed}")
+        check_hash(file, text, metadata.get(HASH, ""), name)
+    return metadata, entries
+
+
+def mapped_tensors(path: str | os.PathLike[str], names: Iterable[str], sha256: str) -> dict[str, Tensor]:
+    """Tensors of a checked file, mapped from the disk rather than read into memory."""
+    try:
+        with safe_open(path, framework="pt", device="cpu") as file:
+            if (file.metadata() or {}).get(HASH) != sha256:
+                raise CheckpointError(f"'{os.fspath(path)}' was replaced while it was read; load it again")
+            return {name: file.get_tensor(name) for name in names}
+    except (SafetensorError, OSError) as error:
+        raise CheckpointError(f"cannot read '{os.fspath(path)}': {error}") from error
 
 
 @contextmanager
@@ -63,11 +83,11 @@ def _opened(path: str) -> Iterator[BinaryIO]:
         raise CheckpointError(f"cannot read '{path}': {error.strerror or error}") from error
 
 
-def _check_version(version: str, path: str) -> None:
+def _check_version(version: str, path: str, newest: int) -> None:
     if not (version.isascii() and version.isdigit()):
         raise CheckpointError(f"the header of '{path}' is damaged: its format version is '{version}'")
-    if int(version) > FORMAT_VERSION:
+    if int(version) > newest:
         raise CheckpointError(
-            f"'{path}' has format version {version}, newer than {FORMAT_VERSION}, the newest this diffsparse reads; "
+            f"'{path}' has format version {version}, newer than {newest}, the newest this diffsparse reads; "
             "update diffsparse"
         )

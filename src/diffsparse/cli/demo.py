@@ -1,188 +1,133 @@
-"""`diffsparse demo`: plain and gated training of a small residual net on digits, side by side."""
+"""`diffsparse demo`: a small residual net on digits, trained plain and with gates, made compact, and compared."""
 
-import json
-import os
-import platform
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+import dataclasses
+import tempfile
+from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-import torch.nn.functional as F
 from rich.console import Console
 from rich.table import Table
-from torch import Tensor, nn
+from torch import nn
 
-import diffsparse
-from diffsparse.cli.progress import Report
-from diffsparse.data import Split, load_digits
-from diffsparse.errors import SparsityError, require_number, require_whole
-from diffsparse.models import PreResNet
-from diffsparse.penalties import Penalty
-from diffsparse.sparsify import Sparsity, parameter_groups, sparsify, sparsity
+from diffsparse.checkpoint import load
+from diffsparse.cli.training_bar import TrainingBar
+from diffsparse.data import open_data
+from diffsparse.errors import SparsityError
+from diffsparse.measure import Measurement
+from diffsparse.measure.measure import measure_in_turns
+from diffsparse.train import Hardware, Recipe, Sparsifying, StoppedError, run
+from diffsparse.train.build import build_model
+from diffsparse.train.folder import RunFolder
+from diffsparse.train.run import COMPACT, TRAINED
+
+LATENCY_BATCH = 64
+"""Images a forward pass when the networks are timed."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Demo:
-    """Train a small residual net on digits, plain and gated, and compare."""
+    """Train a small residual net on digits, plain and gated, make it compact and compare."""
 
     epochs: int = 30
     """Passes over the 1,348 training images, for each of the two nets."""
     strength: float = 0.01
     """Lambda of the l1 penalty on the gates. A short run needs a far larger one than a long run."""
-    learning_rate: float = 0.1
-    """Peak learning rate of SGD with momentum; it falls to zero along a cosine."""
-    batch_size: int = 64
-    """Images a step."""
-    depth: int = 14
-    """Depth of the pre-activation ResNet, 6n + 2."""
-    width: int = 16
-    """Channels of its first stage."""
+    model: str = "preresnet14"
+    """Which network; a name of diffsparse.models.names()."""
     seed: int = 0
-    """Seed of the split, the weights and the order of images."""
+    """Seed of the weights and the order of images."""
     output: Path | None = None
-    """Where to write the results as JSON."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Outcome:
-    """One trained net."""
-
-    accuracy: float
-    """Share of test images it names correctly."""
-    seconds: float
-    """Training time."""
-    sparsity: Sparsity | None
-    """Zeros of its gates; None for the plain net."""
+    """Folder to keep both runs in; by default nothing is kept."""
 
 
 def run_demo(config: Demo) -> None:
-    """Train both nets, print how far they are and then the table, write the JSON."""
-    _check(config)
+    """Train both nets, compact the gated one, print the table."""
     console = Console()
-    data = load_digits(seed=config.seed)
-    nets = {"plain": _build(config, gated=False), "gated": _build(config, gated=True)}
-    outcomes: dict[str, Outcome] = {}
-    with _one_thread(), Report(console, config.epochs) as report:
-        for kind, (model, penalty) in nets.items():
-            report.begin(kind)
-            outcomes[kind] = _train(config, data, model, penalty, report)
-        record = _record(config, outcomes)
-    console.print(_table(outcomes))
-    if config.output is not None:
-        _write(record, config.output)
-        console.print(f"results in {config.output}")
+    with ExitStack() as stack:
+        keep = config.output
+        folder = keep if keep is not None else Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        if keep is not None and keep.exists() and (not keep.is_dir() or any(keep.iterdir())):
+            raise SparsityError(f"--output must be a new or empty folder, got {keep}")
+        recipes = {name: _recipe(config, name) for name in ("plain", "gated")}
+        results = {}
+        with TrainingBar(console) as bar:
+            for name, recipe in recipes.items():
+                bar.title = name
+                try:
+                    results[name] = run(recipe, folder / name, watcher=bar)
+                except StoppedError:
+                    raise KeyboardInterrupt from None
+        with console.status("timing the three networks"):
+            rows = _rows(recipes["gated"], folder, results)
+        console.print(_table(rows))
+        difference = results["gated"]["max_difference"]
+        console.print(f"compact and gated outputs differ by at most {difference:.1g} of the largest output")
+        if keep is not None:
+            RunFolder(keep).write_json(keep / "demo.json", {name: _plain_data(row) for name, row in rows.items()})
+            console.print(f"both runs and demo.json are in {keep}", markup=False)
 
 
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Tensors this small gain nothing from several threads, and lose much to them on a busy machine."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
+def _recipe(config: Demo, name: str) -> Recipe:
+    method = Sparsifying(method="plain" if name == "plain" else "ds", strength=config.strength)
+    # tensors this small gain nothing from several threads, and lose much to them on a busy machine
+    hardware = Hardware(threads=1)
+    return Recipe(model=config.model, epochs=config.epochs, seed=config.seed, sparsifying=method, hardware=hardware)
 
 
-def _check(config: Demo) -> None:
-    require_whole("epochs", config.epochs, low=1)
-    require_whole("width", config.width, low=1)
-    # more would leave no whole batch of this small data set
-    require_whole("batch_size", config.batch_size, low=1, high=1024)
-    require_whole("seed", config.seed, low=0, high=2**63 - 1)
-    require_number("learning_rate", config.learning_rate, above=0)
-    if config.output is not None:
-        _check_writable(config.output.absolute())
+@dataclass(frozen=True, kw_only=True)
+class _Row:
+    accuracy: float
+    zeros: float
+    file_bytes: int
+    cost: Measurement
 
 
-def _check_writable(path: Path) -> None:
-    if not path.parent.is_dir():
-        raise SparsityError(f"the folder of --output does not exist: {path.parent}")
-    if path.is_dir():
-        raise SparsityError(f"--output must be a file, got the folder {path}")
-    if not os.access(path if path.exists() else path.parent, os.W_OK):
-        raise SparsityError(f"--output cannot be written: {path}")
+def _rows(recipe: Recipe, folder: Path, results: dict[str, Any]) -> dict[str, _Row]:
+    """Accuracy, costs and time of the three networks as they come from their files."""
+    data = open_data(recipe.data)
+    files = {
+        "plain": folder / "plain" / TRAINED,
+        "gated": folder / "gated" / TRAINED,
+        "compact": folder / "gated" / COMPACT,
+    }
+    models: dict[str, nn.Module] = {
+        name: load(path, build_model(recipe.model, recipe.arguments, data, recipe.seed)) for name, path in files.items()
+    }
+    images, _ = next(data.test.in_order(LATENCY_BATCH))
+    costs = dict(zip(models, measure_in_turns(list(models.values()), images), strict=True))
+    rows = {}
+    for name, path in files.items():
+        result = results["plain" if name == "plain" else "gated"]
+        figures = result["figures"]["compact" if name == "compact" else "trained"]
+        zeros = result["zeros"]["fraction"] if name == "gated" else 0.0
+        rows[name] = _Row(accuracy=figures["accuracy"], zeros=zeros, file_bytes=path.stat().st_size, cost=costs[name])
+    return rows
 
 
-def _build(config: Demo, gated: bool) -> tuple[nn.Module, Penalty | None]:
-    torch.manual_seed(config.seed)
-    model = PreResNet(config.depth, width=config.width, in_channels=1)
-    if not gated:
-        return model, None
-    model = sparsify(model, start=0.5)
-    return model, Penalty(model, strength=config.strength)
-
-
-def _train(config: Demo, data: Split, model: nn.Module, penalty: Penalty | None, report: Report) -> Outcome:
-    torch.manual_seed(config.seed)
-    optimizer = torch.optim.SGD(parameter_groups(model), lr=config.learning_rate, momentum=0.9, nesterov=True)
-    batches = len(data.train_images) // config.batch_size
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, config.epochs * batches)
-    began = time.perf_counter()
-    for _ in range(config.epochs):
-        model.train()
-        # whole batches only: a handful of left-over images would make poor batch statistics
-        for index in torch.randperm(len(data.train_images))[: batches * config.batch_size].view(batches, -1):
-            loss = F.cross_entropy(model(data.train_images[index]), data.train_labels[index])
-            if penalty is not None:
-                loss = loss + penalty()
-            optimizer.zero_grad()
-            loss.backward()  # type: ignore[no-untyped-call]
-            optimizer.step()
-            schedule.step()
-        note = f"loss {loss.item():.3f}" + ("" if penalty is None else f", zero channels {sparsity(model).channels}")
-        report.epoch_done(note)
-    seconds = time.perf_counter() - began
-    accuracy = _accuracy(model, data.test_images, data.test_labels)
-    return Outcome(accuracy=accuracy, seconds=seconds, sparsity=None if penalty is None else sparsity(model))
-
-
-@torch.no_grad()
-def _accuracy(model: nn.Module, images: Tensor, labels: Tensor) -> float:
-    model.eval()
-    return float((model(images).argmax(1) == labels).float().mean())
-
-
-def _table(outcomes: dict[str, Outcome]) -> Table:
-    table = Table(title="Digits: plain and gated training")
+def _table(rows: dict[str, _Row]) -> Table:
+    one = next(iter(rows.values())).cost
+    table = Table(
+        title="Digits: plain, gated, compact",
+        caption=f"MACs of one image; latency of {LATENCY_BATCH} images, median, {one.threads} thread(s), in turns",
+    )
     table.add_column("net")
-    for heading in ("test accuracy", "zero channels", "dead layers", "seconds"):
+    for heading in ("test accuracy", "zero channels", "parameters", "MACs", "file kB", "latency ms"):
         table.add_column(heading, justify="right")
-    for kind, outcome in outcomes.items():
-        zeros = (
-            ("-", "-") if outcome.sparsity is None else (str(outcome.sparsity.channels), str(outcome.sparsity.layers))
+    for name, row in rows.items():
+        assert row.cost.latency is not None
+        table.add_row(
+            name,
+            f"{row.accuracy:.2%}",
+            f"{row.zeros:.0%}" if name == "gated" else "-",
+            f"{row.cost.params:,}",
+            f"{row.cost.macs // LATENCY_BATCH:,}",
+            f"{row.file_bytes / 1e3:.0f}",
+            f"{1e3 * row.cost.latency.median:.2f}",
         )
-        table.add_row(kind, f"{outcome.accuracy:.2%}", *zeros, f"{outcome.seconds:.1f}")
     return table
 
 
-def _record(config: Demo, outcomes: dict[str, Outcome]) -> dict[str, Any]:
-    return {
-        "command": "diffsparse demo",
-        "config": {key: value for key, value in asdict(config).items() if key != "output"},
-        "versions": {
-            "diffsparse": diffsparse.__version__,
-            "torch": torch.__version__,
-            "python": platform.python_version(),
-        },
-        "threads": torch.get_num_threads(),
-        "results": {
-            kind: {
-                "accuracy": outcome.accuracy,
-                "seconds": outcome.seconds,
-                "sparsity": None if outcome.sparsity is None else outcome.sparsity.as_dict(),
-            }
-            for kind, outcome in outcomes.items()
-        },
-    }
-
-
-def _write(record: dict[str, Any], path: Path) -> None:
-    try:
-        path.write_text(json.dumps(record, indent=2) + "\n")
-    except OSError as error:
-        raise SparsityError(f"--output cannot be written: {error}") from error
+def _plain_data(row: _Row) -> dict[str, Any]:
+    return dataclasses.asdict(row) | {"cost": row.cost.as_dict()}

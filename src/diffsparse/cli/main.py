@@ -9,13 +9,19 @@ from rich.console import Console
 
 import diffsparse
 from diffsparse.cli.compact import Compact, run_compact
+from diffsparse.cli.data import Data, run_data
 from diffsparse.cli.demo import Demo, run_demo
 from diffsparse.cli.export import Export, run_export
 from diffsparse.cli.measure import Measure, run_measure
+from diffsparse.cli.report import Report, run_report
+from diffsparse.cli.train import Train, run_train, train_defaults
 from diffsparse.errors import SparsityError
 
 COMMANDS: dict[str, tuple[type, Callable[[Any], None]]] = {
     "demo": (Demo, run_demo),
+    "train": (Train, run_train),
+    "report": (Report, run_report),
+    "data": (Data, run_data),
     "compact": (Compact, run_compact),
     "measure": (Measure, run_measure),
     "export": (Export, run_export),
@@ -28,10 +34,11 @@ def main(args: Sequence[str] | None = None) -> None:
     if given == ["--version"]:
         print(f"diffsparse {diffsparse.__version__}")
         return
-    chosen = tyro.cli(_configuration(), prog="diffsparse", description="Smaller networks while they train.", args=given)
-    run = next(run for kind, run in COMMANDS.values() if type(chosen) is kind)
     errors = Console(stderr=True)
     try:
+        kinds = _configuration(given)
+        chosen = tyro.cli(kinds, prog="diffsparse", description="Smaller networks while they train.", args=given)
+        run = next(run for kind, run in COMMANDS.values() if type(chosen) is kind)
         run(chosen)
     except SparsityError as error:
         errors.print(f"diffsparse: {error}", style="red", markup=False, soft_wrap=True)
@@ -41,9 +48,17 @@ def main(args: Sequence[str] | None = None) -> None:
         sys.exit(130)
 
 
-def _configuration() -> Any:
+def _configuration(args: Sequence[str]) -> Any:
+    defaults = {"train": train_defaults(args)} if args[:1] == ["train"] else {}
     kinds = tuple(
-        Annotated[kind, tyro.conf.subcommand(name=name, description=(kind.__doc__ or "").splitlines()[0])]
+        Annotated[
+            kind,
+            tyro.conf.subcommand(
+                name=name,
+                description=(kind.__doc__ or "").splitlines()[0],
+                default=defaults.get(name, tyro.MISSING),
+            ),
+        ]
         for name, (kind, _) in COMMANDS.items()
     )
     return Union[kinds]  # noqa: UP007

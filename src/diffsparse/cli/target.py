@@ -1,13 +1,8 @@
 """A model named on the command line: its class, its weights, its input."""
 
-import importlib
-import json
 import re
-import sys
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import nn
@@ -15,6 +10,7 @@ from tyro.conf import Positional
 
 from diffsparse.checkpoint import load
 from diffsparse.errors import SparsityError
+from diffsparse.models.named import find_factory, make_named, parse_arguments
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,7 +18,7 @@ class Target:
     """A model, its weights and an input for it."""
 
     model: Positional[str]
-    """Where the model's class or a function that makes one is: package.module:Name."""
+    """A name of diffsparse.models.names(), or where your class or a function that makes one is: package.module:Name."""
     arguments: str = "{}"
     """Keyword arguments to call it with, as a JSON object."""
     weights: Path | None = None
@@ -34,21 +30,14 @@ class Target:
 
     def check(self) -> None:
         """Raise before any work if the words are wrong."""
-        self._factory()
-        self._keywords()
+        find_factory(self.model)
+        parse_arguments(self.arguments)
         self.example()
 
     def build(self) -> nn.Module:
         """A fresh instance of the model."""
         torch.manual_seed(self.seed)
-        factory, keywords = self._factory(), self._keywords()
-        try:
-            made = factory(**keywords)
-        except Exception as error:
-            raise SparsityError(f"{self.model} cannot be called with {self.arguments}: {error}") from error
-        if not isinstance(made, nn.Module):
-            raise SparsityError(f"{self.model} makes a {type(made).__name__}, not a module")
-        return made
+        return make_named(self.model, parse_arguments(self.arguments))
 
     def loaded(self, weights: Path | None = None) -> nn.Module:
         """The model with the given weights, or with its own."""
@@ -64,32 +53,6 @@ class Target:
                 raise SparsityError(f"an input shape looks like 1x3x32x32, got {text!r}")
             shapes.append([int(size) for size in re.split("[x,]", text)])
         return tuple(torch.randn(shape, generator=generator) for shape in shapes)
-
-    def _keywords(self) -> dict[str, Any]:
-        try:
-            keywords = json.loads(self.arguments)
-        except json.JSONDecodeError as error:
-            raise SparsityError(f"--arguments must be a JSON object, got {self.arguments!r}: {error}") from error
-        if not isinstance(keywords, dict):
-            raise SparsityError(f"--arguments must be a JSON object, got {self.arguments!r}")
-        return keywords
-
-    def _factory(self) -> Callable[..., Any]:
-        module, _, name = self.model.partition(":")
-        if not module or not name:
-            raise SparsityError(f"a model is given as package.module:Name, got {self.model!r}")
-        # as python -m does: modules beside the user are found
-        if "" not in sys.path and str(Path.cwd()) not in sys.path:
-            sys.path.insert(0, str(Path.cwd()))
-        try:
-            found: Any = importlib.import_module(module)
-            for part in name.split("."):
-                found = getattr(found, part)
-        except (ImportError, AttributeError) as error:
-            raise SparsityError(f"cannot find {self.model}: {error}") from error
-        if not callable(found):
-            raise SparsityError(f"{self.model} is a {type(found).__name__} and cannot be called")
-        return found  # type: ignore[no-any-return]
 
 
 def check_writable(path: Path, option: str) -> None:

@@ -5,7 +5,28 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from diffsparse.data.dataset import DataSet
+from diffsparse.data.normalise import Normalisation
+from diffsparse.data.tensor_part import TensorPart
 from diffsparse.errors import SparsityError
+
+TEST_FRACTION = 0.25
+SPLIT_SEED = 0
+
+
+def open_digits() -> DataSet:
+    """The digits; a fixed quarter of them is the test part, and training images are used as they are."""
+    images, labels = _embedded()
+    train, test = _split(len(images), TEST_FRACTION, SPLIT_SEED)
+    normalisation = Normalisation.of(images[train])
+    return DataSet(
+        name="digits",
+        train=TensorPart(images=images[train], labels=labels[train], normalisation=normalisation),
+        test=TensorPart(images=images[test], labels=labels[test], normalisation=normalisation),
+        input_shape=tuple(images.shape[1:]),
+        num_outputs=10,
+        classes=tuple("0123456789"),
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,8 +43,19 @@ class Split:
     """Their digits."""
 
 
-def load_digits(test_fraction: float = 0.25, seed: int = 0) -> Split:
+def load_digits(test_fraction: float = TEST_FRACTION, seed: int = SPLIT_SEED) -> Split:
     """The digits, shuffled by `seed` and split."""
+    images, labels = _embedded()
+    train, test = _split(len(images), test_fraction, seed)
+    mean, std = images[train].mean(), images[train].std()
+    images = (images - mean) / std
+    return Split(
+        train_images=images[train], train_labels=labels[train], test_images=images[test], test_labels=labels[test]
+    )
+
+
+def _embedded() -> tuple[Tensor, Tensor]:
+    """(1797, 1, 8, 8) images with values from 0 to 16, and their digits."""
     try:
         from sklearn.datasets import load_digits as embedded
     except ImportError:
@@ -31,15 +63,13 @@ def load_digits(test_fraction: float = 0.25, seed: int = 0) -> Split:
             "the digits come with scikit-learn; install it with: pip install 'diffsparse[demo]'"
         ) from None
     bunch = embedded()
-    images = torch.from_numpy(bunch.images).float().unsqueeze(1)
-    labels = torch.from_numpy(bunch.target).long()
-    order = torch.randperm(len(images), generator=torch.Generator().manual_seed(seed))
-    held_out = round(test_fraction * len(images))
-    if not 0 < held_out < len(images):
+    return torch.from_numpy(bunch.images).float().unsqueeze(1), torch.from_numpy(bunch.target).long()
+
+
+def _split(length: int, test_fraction: float, seed: int) -> tuple[Tensor, Tensor]:
+    """The entries to train on and those to test on."""
+    order = torch.randperm(length, generator=torch.Generator().manual_seed(seed))
+    held_out = round(test_fraction * length)
+    if not 0 < held_out < length:
         raise SparsityError(f"test_fraction must leave images on both sides, got {test_fraction}")
-    test, train = order[:held_out], order[held_out:]
-    mean, std = images[train].mean(), images[train].std()
-    images = (images - mean) / std
-    return Split(
-        train_images=images[train], train_labels=labels[train], test_images=images[test], test_labels=labels[test]
-    )
+    return order[held_out:], order[:held_out]

@@ -1,6 +1,6 @@
 """One call that measures a model, or two side by side."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, TypeAlias, overload
 
@@ -82,6 +82,22 @@ def measure(
     if other is not None:
         _check("other", other)
     models = [model] if other is None else [model, other]
+    measured = measure_in_turns(
+        models, example_inputs, latency=latency, seconds=seconds, warmup=warmup, min_runs=min_runs
+    )
+    return measured[0] if other is None else Comparison(model=measured[0], other=measured[1])
+
+
+def measure_in_turns(
+    models: Sequence[nn.Module],
+    example_inputs: Inputs,
+    *,
+    latency: bool = True,
+    seconds: float = 1.0,
+    warmup: int = 3,
+    min_runs: int = 10,
+) -> list[Measurement]:
+    """What `measure` says of each of several models, all timed in turns on the same example."""
     example = Example.of(example_inputs)
     # A compiled model is timed compiled and counted as the module it was made from.
     sources: list[nn.Module] = [getattr(each, "_orig_mod", each) for each in models]
@@ -93,7 +109,7 @@ def measure(
             latencies = time_interleaved(
                 calls, device=example.device, seconds=seconds, warmup=warmup, min_runs=min_runs
             )
-    measured = [
+    return [
         Measurement(
             name=type(each).__name__,
             input=str(example),
@@ -107,7 +123,6 @@ def measure(
         )
         for each, cost, time in zip(sources, costs, latencies, strict=True)
     ]
-    return measured[0] if other is None else Comparison(model=measured[0], other=measured[1])
 
 
 def _check(role: str, model: nn.Module) -> None:

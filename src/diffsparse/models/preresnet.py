@@ -127,7 +127,8 @@ class PreResNet(PreActivationNet):
         num_classes: size of the output.
         width: channels of the first stage; it doubles at each of the next two.
         in_channels: channels of the image.
-        bottleneck: which blocks; by default bottlenecks from depth 164 on, as in the literature.
+        bottleneck: which blocks; by default bottlenecks from depth 164 on, as in the literature, and where only they
+            give the depth (29, 47, 65, ...).
 
     Shape: (N, in_channels, H, W) to (N, num_classes).
 
@@ -148,7 +149,9 @@ class PreResNet(PreActivationNet):
         require_whole("depth", depth)
         require_whole("width", width, low=1)
         require_whole("in_channels", in_channels, low=1)
-        block = Bottleneck if (depth >= 164 if bottleneck is None else bottleneck) else BasicBlock
+        if bottleneck is None:
+            bottleneck = depth >= 164 or ((depth - 2) % 6 != 0 and (depth - 2) % 9 == 0)
+        block = Bottleneck if bottleneck else BasicBlock
         per_block = 9 if block is Bottleneck else 6
         if depth < 2 + per_block or (depth - 2) % per_block:
             raise SparsityError(f"a ResNet of {block.__name__}s has depth {per_block}n + 2, n at least 1; got {depth}")

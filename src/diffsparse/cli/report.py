@@ -1,0 +1,54 @@
+"""`diffsparse report`: finished runs in one table."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from tyro.conf import Positional
+
+from diffsparse.checkpoint.atomic import replacing
+from diffsparse.cli.table import results_table
+from diffsparse.cli.target import check_writable
+from diffsparse.errors import SparsityError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """Put finished runs into one table."""
+
+    runs: Positional[tuple[Path, ...]]
+    """Folders of runs."""
+    output: Path | None = None
+    """Where to write the results of all as JSON, besides."""
+
+
+def run_report(config: Report) -> None:
+    """Read, print, write."""
+    if not config.runs:
+        raise SparsityError("give the folders of one or more finished runs")
+    if config.output is not None:
+        check_writable(config.output, "--output")
+    results = {folder.name: read_result(folder) for folder in config.runs}
+    if len(results) < len(config.runs):
+        raise SparsityError("two of the runs have folders of the same name; rename one")
+    console = Console()
+    console.print(results_table(results))
+    if config.output is not None:
+        with replacing(config.output) as file:
+            file.write((json.dumps(results, indent=2) + "\n").encode())
+        console.print(f"results in {config.output}", markup=False)
+
+
+def read_result(folder: Path) -> dict[str, Any]:
+    """The result of the run in `folder`; raises if it is not finished."""
+    path = folder / "result.json"
+    try:
+        result: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        state = "is not finished" if (folder / "config.toml").exists() else "is not the folder of a run"
+        raise SparsityError(f"'{folder}' {state}: there is no {path.name} in it") from None
+    except (OSError, ValueError) as error:
+        raise SparsityError(f"cannot read '{path}': {error}") from error
+    return result

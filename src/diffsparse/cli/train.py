@@ -1,0 +1,73 @@
+"""`diffsparse train`: from a configuration to a compact network."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+from rich.console import Console
+
+from diffsparse.cli.table import results_table
+from diffsparse.cli.training_bar import TrainingBar
+from diffsparse.errors import SparsityError
+from diffsparse.train import Recipe, StoppedError, read_recipe, run
+
+
+@dataclass(frozen=True, kw_only=True)
+class Train:
+    """Train a network, by gates or by a baseline, make it compact and save it."""
+
+    recipe: Annotated[Recipe, tyro.conf.OmitArgPrefixes] = field(default_factory=Recipe)
+    """The run."""
+    config: Path | None = None
+    """A TOML file with the configuration; flags win over it."""
+    output: Path | None = None
+    """Folder of the run; by default runs/MODEL-DATA-METHOD-SEED."""
+    resume: bool = False
+    """Go on from the newest checkpoint in the folder of the run, with the same configuration."""
+    tensorboard: bool = False
+    """Write for TensorBoard too."""
+
+    @property
+    def folder(self) -> Path:
+        """Where the run writes."""
+        recipe = self.recipe
+        model = recipe.model.replace(":", ".").replace("/", "-")
+        name = f"{model}-{recipe.data}-{recipe.sparsifying.method}-{recipe.seed}"
+        return Path("runs", name) if self.output is None else self.output
+
+
+def train_defaults(args: Sequence[str]) -> Train:
+    """What flags are put on top of: the file that --config names, or that of the run to resume."""
+    config = _argument(args, "--config")
+    output = _argument(args, "--output")
+    if config is None and output is not None and "--resume" in args and (Path(output) / "config.toml").exists():
+        config = str(Path(output) / "config.toml")
+    return Train() if config is None else Train(recipe=read_recipe(config))
+
+
+def _argument(args: Sequence[str], flag: str) -> str | None:
+    for position, word in enumerate(args):
+        if word == flag and position + 1 < len(args):
+            return args[position + 1]
+        if word.startswith(f"{flag}="):
+            return word.partition("=")[2]
+    return None
+
+
+def run_train(config: Train) -> None:
+    """Train and print the table."""
+    console = Console()
+    with TrainingBar(console) as bar:
+        try:
+            result = run(
+                config.recipe, config.folder, resume=config.resume, tensorboard=config.tensorboard, watcher=bar
+            )
+        except StoppedError:
+            raise SparsityError(
+                f"stopped by a signal; the same command with --resume goes on from '{config.folder}/checkpoints'"
+            ) from None
+    if bar.told:
+        console.print(results_table({config.folder.name: result}))
+        console.print(f"files in {config.folder}", markup=False)

@@ -1,0 +1,75 @@
+"""How far a training run is: a bar on a terminal, a line for each epoch elsewhere."""
+
+import time
+from types import TracebackType
+from typing import Any, Self
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+
+from diffsparse.train import Watcher
+
+
+class TrainingBar(Watcher):
+    """Tells `console` of steps and epochs; `told` says whether this process was told of anything.
+
+    `title`, if set, is what a phase called "train" is shown as.
+    """
+
+    def __init__(self, console: Console) -> None:
+        self.console, self.told, self.title = console, False, ""
+        self.bar = Progress(
+            TextColumn("{task.description:<8}"),
+            BarColumn(bar_width=20),
+            TextColumn("epoch {task.fields[epoch]}/{task.fields[epochs]}"),
+            TextColumn("{task.fields[note]}"),
+            TimeRemainingColumn(),
+            console=console,
+            disable=not console.is_terminal,
+        )
+        self.task = TaskID(0)
+
+    def phase_began(self, name: str, *, epochs: int, steps: int, done: int) -> None:
+        name = self.title if self.title and name == "train" else name
+        self.told, self.name, self.epochs, self.left = True, name, epochs, epochs - done // steps
+        self.began = time.perf_counter()
+        self.task = self.bar.add_task(
+            name, total=epochs * steps, completed=done, epoch=done // steps, epochs=epochs, note=""
+        )
+
+    def step_done(self) -> None:
+        self.bar.advance(self.task)
+
+    def epoch_done(self, record: dict[str, Any]) -> None:
+        note = epoch_note(record)
+        self.bar.update(self.task, epoch=record["epoch"], note=note)
+        if not self.console.is_terminal:
+            done = record["epoch"] - (self.epochs - self.left)
+            remaining = (time.perf_counter() - self.began) / done * (self.epochs - record["epoch"])
+            line = f"{self.name} epoch {record['epoch']}/{self.epochs}: {note}, {remaining:.0f} s left"
+            self.console.print(line, soft_wrap=True, highlight=False)
+
+    def say(self, text: str) -> None:
+        self.console.print(text, soft_wrap=True, highlight=False, markup=False)
+
+    def __enter__(self) -> Self:
+        self.bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.bar.stop()
+
+
+def epoch_note(record: dict[str, Any]) -> str:
+    """Loss, headline figures, zeros and MACs of an epoch in a few words."""
+    parts = [f"loss {record['train_loss']:.3f}"]
+    if "test_accuracy" in record:
+        parts.append(f"test {record['test_accuracy']:.2%}")
+    elif "validation_mape" in record:
+        parts.append(f"error {record['validation_mape']:.2f}%")
+    parts.append(f"zeros {record['zeros']:.1%}")
+    if record.get("macs") is not None:
+        parts.append(f"MACs {record['macs'] / 1e6:.2f}M")
+    return ", ".join(parts)

@@ -1,0 +1,43 @@
+"""A loss that is no longer a number, or far too large: where it came from."""
+
+import torch
+from torch import Tensor, nn
+
+from diffsparse.errors import SparsityError
+
+EXPLODED = 1e4
+"""A mean loss this many times that of the first steps counts as exploded."""
+
+
+class DivergenceError(SparsityError):
+    """Training left the numbers; the message names the epoch, the layer and the last good checkpoint."""
+
+
+def blame(model: nn.Module, inputs: Tensor) -> str:
+    """The layer in which numbers go wrong on `inputs`: the first with an output or a parameter that is not finite,
+    else the one with the largest output."""
+    found: list[str] = []
+    sizes: dict[str, float] = {}
+    names = {module: name for name, module in model.named_modules()}
+
+    def look(module: nn.Module, _args: object, output: object) -> None:
+        if isinstance(output, Tensor) and output.is_floating_point() and not list(module.children()):
+            largest = float(output.detach().abs().max()) if output.numel() else 0.0
+            sizes[names[module]] = largest
+            if not largest < float("inf"):
+                found.append(names[module])
+
+    handles = [module.register_forward_hook(look) for module in names]
+    try:
+        with torch.no_grad():
+            model(inputs)
+    finally:
+        for handle in handles:
+            handle.remove()
+    for name, parameter in model.named_parameters():
+        if not torch.isfinite(parameter).all():
+            return f"parameter '{name}' is not finite"
+    if found:
+        return f"the output of layer '{found[0]}' is not finite"
+    largest = max(sizes, key=lambda name: sizes[name], default="")
+    return f"the largest output, {sizes.get(largest, 0):.3g}, is that of layer '{largest}'"

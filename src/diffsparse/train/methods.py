@@ -1,0 +1,52 @@
+"""From the options of a run to the object that does it."""
+
+from diffsparse.baselines import Gated, Method, Proximal, Scratch, Slimming, TorchPruning
+from diffsparse.errors import SparsityError
+from diffsparse.penalties import L1, ExclusiveL12, GroupL21
+from diffsparse.penalties.norms import Norm
+from diffsparse.train.config import Sparsifying
+
+
+def choose_method(settings: Sparsifying) -> Method:
+    """The method that `settings` describe.
+
+    Raises:
+        SparsityError: an option was given that means nothing to the method.
+
+    Example:
+        >>> choose_method(Sparsifying(method="proximal-l21", strength=0.1, group_size=4))
+        Proximal(strength=0.1, norm=GroupL21(size=4))
+    """
+    settings.check()
+    _check_options(settings)
+    method, strength = settings.method, settings.strength
+    targets = {"target": settings.target, "target_macs": settings.target_macs}
+    if method == "ds":
+        return Gated(strength=strength, norm=_norm(settings.norm, settings), start=settings.start, rgf=settings.rgf)
+    if method == "slimming":
+        return Slimming(strength=strength, start=settings.start, **targets)
+    if method == "torch-pruning":
+        return TorchPruning(**targets)
+    if method.startswith("proximal-"):
+        return Proximal(strength=strength, norm=_norm(method.removeprefix("proximal-"), settings))
+    if method == "scratch":
+        assert settings.like is not None
+        return Scratch(like=settings.like)
+    if method == "plain":
+        return Method()
+    raise SparsityError(f"method must be one of those that Sparsifying lists, got {method!r}")
+
+
+def _norm(name: str, settings: Sparsifying) -> Norm:
+    return {"l1": L1(), "l21": GroupL21(size=settings.group_size), "l12": ExclusiveL12()}[name]
+
+
+def _check_options(settings: Sparsifying) -> None:
+    method, norm = settings.method, settings.norm
+    if method != "ds" and norm != "l1" and method != f"proximal-{norm}":
+        own = "has its norm in its name" if method.startswith("proximal-") else "has no such choice"
+        raise SparsityError(f"norm {norm} is a penalty on gates, method ds; {method} {own}")
+    if method != "ds" and settings.rgf is not None:
+        raise SparsityError(f"rgf={settings.rgf:g} is about gates, method ds; {method} has none")
+    if method in ("plain", "torch-pruning", "scratch") and settings.ramp_epochs:
+        raise SparsityError(f"ramp_epochs={settings.ramp_epochs:g} raises lambda, of which {method} has none")

@@ -1,0 +1,213 @@
+"""A whole run: teacher, training, cut and retraining, compaction, results."""
+
+import dataclasses
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from diffsparse.baselines.method import Method
+from diffsparse.checkpoint import load, save
+from diffsparse.compact import Compacted, compact
+from diffsparse.data import open_data
+from diffsparse.data.dataset import DataSet
+from diffsparse.errors import SparsityError
+from diffsparse.measure import Measurement, measure
+from diffsparse.train.build import build_model
+from diffsparse.train.config import Recipe
+from diffsparse.train.environment import environment
+from diffsparse.train.evaluate import evaluate
+from diffsparse.train.folder import RunFolder
+from diffsparse.train.interrupt import Interrupt
+from diffsparse.train.log import Log
+from diffsparse.train.loop import Trainer
+from diffsparse.train.methods import choose_method
+from diffsparse.train.objective import Classification, Objective
+from diffsparse.train.processes import joined
+from diffsparse.train.setting import Phase, Setting
+from diffsparse.train.watcher import Watcher
+
+TRAINED = "trained.safetensors"
+COMPACT = "compact.safetensors"
+_PHASES = {"teacher": (0, "teacher.safetensors"), "train": (1, TRAINED), "retrain": (2, None)}
+
+
+def run(
+    recipe: Recipe,
+    output: Path,
+    *,
+    resume: bool = False,
+    tensorboard: bool = False,
+    watcher: Watcher | None = None,
+) -> dict[str, Any]:
+    """Train by `recipe` and write everything to the folder `output`; returns what its result.json says.
+
+    Args:
+        recipe: the run.
+        output: a folder that does not exist or is empty, or that of the run to resume. With several processes all
+            must see it.
+        resume: go on from the newest whole checkpoint in `output`; starts anew if there is none.
+        tensorboard: write for TensorBoard too.
+        watcher: is told of every step and epoch.
+
+    The folder holds config.toml, log.jsonl, checkpoints/, trained.safetensors (with gates, where the method has any),
+    compact.safetensors, plan.json and result.json.
+
+    Raises:
+        SparsityError: bad input, a loss that diverged, a disk that is full.
+        StoppedError: a signal came; a checkpoint was written.
+    """
+    recipe.check()
+    folder = RunFolder(output)
+    with joined(recipe.hardware) as processes, Interrupt() as interrupt:
+        if recipe.batch_size % (processes.world * recipe.optimisation.accumulate):
+            raise SparsityError(
+                f"a batch of {recipe.batch_size} cannot be shared by {processes.world} processes in "
+                f"{recipe.optimisation.accumulate} pieces each"
+            )
+        setting = Setting(
+            recipe=recipe,
+            data=_data(recipe),
+            processes=processes,
+            folder=folder,
+            log=Log(path=folder.log, tensorboard=folder.file("tensorboard") if tensorboard else None),
+            watcher=watcher if watcher is not None and processes.first else Watcher(),
+            interrupt=interrupt,
+        )
+        return _Run(setting, resume).go()
+
+
+def _data(recipe: Recipe) -> DataSet:
+    return open_data(
+        recipe.data,
+        root=recipe.data_root,
+        augment=recipe.augment,
+        image_size=recipe.image_size,
+        download=recipe.download,
+    )
+
+
+@dataclass(frozen=True)
+class _Run:
+    setting: Setting
+    resume: bool
+
+    def go(self) -> dict[str, Any]:
+        began = time.perf_counter()
+        setting, recipe = self.setting, self.setting.recipe
+        method = choose_method(recipe.sparsifying)
+        fresh = self._fresh(recipe.model, recipe.arguments)
+        plain = measure(fresh, setting.example(), latency=False)
+        self._begin(needed=12 * plain.bytes)
+        objective = self._objective()
+        model = self._phase("train", self._converted(method.prepare(fresh)), method, objective, recipe.epochs)
+        zeros = method.zeros(model)
+        compacted: Compacted[nn.Module] | None
+        if method.cuts:
+            cut = method.cut(model, setting.example())
+            epochs = recipe.sparsifying.retrain_epochs
+            small = self._phase("retrain", cut.model, Method(), objective, recipe.epochs if epochs is None else epochs)
+            compacted = None if cut.compacted is None else dataclasses.replace(cut.compacted, model=small)
+        else:
+            compacted = compact(model.eval(), setting.example())
+            small = compacted.model
+        figures = {
+            "trained": self._figures(model, objective),
+            "compact": self._figures(small, objective),
+        }
+        result = {
+            "command": "diffsparse train",
+            "config": recipe.as_dict(),
+            "environment": environment() | {"processes": setting.processes.world},
+            "figures": figures,
+            "zeros": dataclasses.asdict(zeros) | {"fraction": zeros.fraction},
+            "cost": self._costs(plain, small),
+            "max_difference": None if compacted is None or method.cuts else compacted.max_difference,
+            "seconds": time.perf_counter() - began,
+            "training_seconds": self._training_seconds(),
+        }
+        if setting.processes.first:
+            self._write(compacted, small, result)
+        setting.processes.wait()
+        return result
+
+    def _fresh(self, name: str, arguments: str) -> nn.Module:
+        setting = self.setting
+        model = build_model(name, arguments, setting.data, setting.recipe.seed).to(setting.processes.device)
+        if setting.recipe.hardware.channels_last:
+            model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        return model
+
+    def _converted(self, model: nn.Module) -> nn.Module:
+        model = model.to(self.setting.processes.device)
+        if self.setting.recipe.hardware.sync_batchnorm and self.setting.processes.world > 1:
+            model = nn.SyncBatchNorm.convert_sync_batchnorm(model)  # type: ignore[no-untyped-call]
+        return model
+
+    def _begin(self, needed: int) -> None:
+        """Make the folder and see that it can take what will be written, before any work."""
+        setting = self.setting
+        if setting.processes.first:
+            setting.folder.begin(setting.recipe, self.resume)
+            setting.folder.check_room(needed)
+            setting.folder.remove_drafts()
+            setting.log.check()
+        setting.processes.wait()
+
+    def _objective(self) -> Objective:
+        recipe, settings = self.setting.recipe, self.setting.recipe.distillation
+        smoothing = recipe.optimisation.label_smoothing
+        if settings.teacher is None:
+            return Classification(label_smoothing=smoothing)
+        named = settings.teacher_model or recipe.model
+        teacher = self._fresh(named, recipe.arguments if named == recipe.model else "{}")
+        if settings.teacher == "train":
+            epochs = settings.teacher_epochs or recipe.epochs
+            teacher = self._phase("teacher", self._converted(teacher), Method(), Classification(smoothing), epochs)
+        else:
+            teacher = load(settings.teacher, teacher)
+        teacher = teacher.eval().requires_grad_(False)
+        return Classification(smoothing, teacher, settings.alpha, settings.temperature)
+
+    def _phase(self, name: str, model: nn.Module, method: Method, objective: Objective, epochs: int) -> nn.Module:
+        """Train `model`, or take it from where an earlier run has left it."""
+        setting = self.setting
+        number, file = _PHASES[name]
+        if self.resume and file is not None and setting.folder.file(file).exists():
+            return load(setting.folder.file(file), model)
+        phase = Phase(name=name, number=number, model=model, method=method, objective=objective, epochs=epochs)
+        trainer = Trainer(phase, setting)
+        snapshot = setting.folder.newest_snapshot() if self.resume else None
+        if snapshot is not None and snapshot.phase == name:
+            trainer.restore(snapshot)
+            setting.watcher.say(f"going on from '{snapshot.path}'")
+        trained = trainer.run()
+        if file is not None and setting.processes.first:
+            save(trained, setting.folder.file(file))
+        return trained
+
+    def _figures(self, model: nn.Module, objective: Objective) -> dict[str, float]:
+        setting = self.setting
+        return evaluate(model, setting.data.test, objective, setting.recipe.batch_size, setting.processes)
+
+    def _costs(self, plain: Measurement, small: nn.Module) -> dict[str, dict[str, int]]:
+        after = measure(small, self.setting.example(), latency=False)
+        return {
+            name: {"macs": cost.macs, "params": cost.params, "bytes": cost.bytes}
+            for name, cost in {"plain": plain, "compact": after}.items()
+        }
+
+    def _training_seconds(self) -> dict[str, float]:
+        return {record["phase"]: record["seconds"] for record in self.setting.log.records()}
+
+    def _write(self, compacted: Compacted[nn.Module] | None, small: nn.Module, result: dict[str, Any]) -> None:
+        folder = self.setting.folder
+        # what another library has cut has no plan: its file holds the numbers, not the way to its architecture
+        save(small if compacted is None else compacted, folder.file(COMPACT))
+        if compacted is not None:
+            folder.write_text(folder.file("plan.json"), compacted.plan.to_json() + "\n")
+        result["cost"]["compact"]["file_bytes"] = folder.file(COMPACT).stat().st_size
+        folder.write_json(folder.result, result)
