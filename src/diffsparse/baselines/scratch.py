@@ -64,10 +64,11 @@ class Scratch(Method):
 
 @torch.no_grad()
 def _restore_variance(wide: nn.Module, small: nn.Module) -> None:
+    layers = dict(wide.named_modules())
     # by parameters, which come once even if several layers share them
     for name, parameter in small.named_parameters():
         owner, _, key = name.rpartition(".")
-        before, after = wide.get_submodule(owner), small.get_submodule(owner)
+        before, after = layers.get(owner), small.get_submodule(owner)
         if key == "weight" and isinstance(before, _ConvNd | nn.Linear) and type(after) is type(before):
             parameter.mul_(math.sqrt(_inputs(before) / _inputs(after)))
 

@@ -112,8 +112,10 @@ def without_smallest(model: nn.Module, count: int) -> nn.Module:
     gone = torch.zeros(len(sizes), dtype=torch.bool)
     gone[sizes.argsort(stable=True)[:count]] = True
     for norm, dead in zip(norms, torch.split_with_sizes(gone, [norm.weight.numel() for norm in norms]), strict=True):
-        for parameter in norm.parameters(recurse=False):
-            parameter[dead.to(parameter.device)] = 0
+        dead = dead.to(norm.weight.device)
+        norm.weight[dead] = 0
+        if isinstance(norm.bias, nn.Parameter):
+            norm.bias[dead] = 0
     return masked
 
 

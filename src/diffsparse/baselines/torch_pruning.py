@@ -20,6 +20,8 @@ from diffsparse.sparsify.sparsity import Count
 
 STEP = 1 / 400
 """Share of the channels that go at once, before magnitudes are ranked again."""
+SLACK = 0.01
+"""How far below `target` the share of removed channels may end."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,8 +76,8 @@ class TorchPruning(Method):
     def _prune(self, pruner: Any, model: nn.Module, example: Tensor) -> None:
         whole, before = measure(model, example, latency=False).macs, _width(pruner)
         for _ in range(pruner.iterative_steps):
-            pruner.step()
-            if self.target_macs is not None and _macs(pruner.model, example) <= self.target_macs * whole:
+            went = [group.prune() for group in pruner.step(interactive=True)]
+            if went and self.target_macs is not None and _macs(pruner.model, example) <= self.target_macs * whole:
                 return
         if self.target_macs is not None:
             raise SparsityError(
@@ -84,7 +86,7 @@ class TorchPruning(Method):
             )
         assert self.target is not None
         removed = 1 - _width(pruner) / before
-        if removed < self.target - max(STEP, 1 / before):
+        if removed < self.target - max(SLACK, 2 / before):
             raise SparsityError(
                 f"torch-pruning removed {removed:.1%} of the channels of {type(model).__name__}, short of "
                 f"target={self.target:g}: it keeps a channel of every layer"

@@ -5,5 +5,6 @@ from diffsparse.models.factory import create, names
 from diffsparse.models.mobilenet import MobileNetV1
 from diffsparse.models.preresnet import PreResNet
 from diffsparse.models.resnet import PreActivationResNet, ResNet
+from diffsparse.models.traffic import TrafficGCN
 
-__all__ = ["DenseNet", "MobileNetV1", "PreActivationResNet", "PreResNet", "ResNet", "create", "names"]
+__all__ = ["DenseNet", "MobileNetV1", "PreActivationResNet", "PreResNet", "ResNet", "TrafficGCN", "create", "names"]

@@ -14,7 +14,7 @@ class MovingAverage:
     """
 
     def __init__(self, model: nn.Module, decay: float) -> None:
-        self.model = copy.deepcopy(model).requires_grad_(False)
+        self.model = copy.deepcopy(model)
         self.decay, self.updates = decay, 0
 
     @torch.no_grad()

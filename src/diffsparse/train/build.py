@@ -1,22 +1,48 @@
-"""The network of a recipe, from its name or from the user's own class."""
+"""The network of a recipe, from its name or from the user's own class, made for its data."""
 
 import torch
 from torch import nn
 
 from diffsparse.data.dataset import DataSet
+from diffsparse.data.traffic import TrafficDataSet
 from diffsparse.errors import SparsityError
+from diffsparse.models import TrafficGCN
 from diffsparse.models.named import make_named, parse_arguments
+from diffsparse.nn import SparseAdjacency
+from diffsparse.train.config import Method
 
 
-def build_model(name: str, arguments: str, data: DataSet, seed: int) -> nn.Module:
-    """A fresh network for `data`, its weights drawn from `seed`; raises if it does not fit the data."""
+def build_model(name: str, arguments: str, data: DataSet, seed: int, method: Method = "plain") -> nn.Module:
+    """A fresh network for `data`, its weights drawn from `seed`; raises if it does not fit the data.
+
+    What it is told besides `arguments`: a network of this package, how many outputs and input channels there are; a
+    traffic network, the scale of speeds and what kind of graph the method wants.
+    """
     torch.manual_seed(seed)
     keywords = parse_arguments(arguments)
-    if ":" not in name:
-        keywords = {"num_classes": data.num_outputs, "in_channels": data.input_shape[0]} | keywords
-    model = make_named(name, keywords)
+    if isinstance(data, TrafficDataSet) and name == "traffic-gcn":
+        keywords = _graph_keywords(data, method) | keywords
+        model: nn.Module = TrafficGCN(**keywords)
+    elif ":" not in name:
+        model = make_named(name, {"num_classes": data.num_outputs, "in_channels": data.input_shape[0]} | keywords)
+    else:
+        model = make_named(name, keywords)
     _check_fit(model, name, data)
     return model
+
+
+def _graph_keywords(data: TrafficDataSet, method: Method) -> dict[str, object]:
+    nodes = data.num_outputs
+    # the paper's baselines: I reads the given map, II every pair of nodes; neither has thresholds
+    mask = data.adjacency | torch.eye(nodes, dtype=torch.bool) if method == "given-map" else None
+    adjacency = SparseAdjacency(nodes, mask=mask, threshold=method == "ds")
+    return {
+        "nodes": nodes,
+        "history": data.input_shape[0],
+        "adjacency": adjacency,
+        "mean": data.mean,
+        "std": data.std,
+    }
 
 
 @torch.no_grad()
@@ -25,9 +51,9 @@ def _check_fit(model: nn.Module, name: str, data: DataSet) -> None:
     try:
         outputs = model.eval()(torch.zeros(2, *data.input_shape))
     except (RuntimeError, ValueError) as error:
-        raise SparsityError(f"{name} does not run on images of shape {data.input_shape}: {error}") from error
+        raise SparsityError(f"{name} does not run on inputs of shape {data.input_shape}: {error}") from error
     finally:
         model.train(training)
     shape = tuple(outputs.shape) if isinstance(outputs, torch.Tensor) else type(outputs).__name__
     if shape != (2, data.num_outputs):
-        raise SparsityError(f"{name} gives {shape} for 2 images of {data.name}, which needs (2, {data.num_outputs})")
+        raise SparsityError(f"{name} gives {shape} for 2 inputs of {data.name}, which needs (2, {data.num_outputs})")

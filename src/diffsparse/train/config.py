@@ -9,7 +9,7 @@ from diffsparse.errors import SparsityError, require_number, require_whole
 from diffsparse.train.plain import from_plain, to_plain
 
 Method = Literal[
-    "plain", "ds", "slimming", "proximal-l1", "proximal-l21", "proximal-l12", "torch-pruning", "scratch"
+    "plain", "ds", "given-map", "slimming", "proximal-l1", "proximal-l21", "proximal-l12", "torch-pruning", "scratch"
 ]  # fmt: skip
 """How the network is made smaller: not at all, by gates (this package), by one of the baselines."""
 
@@ -22,6 +22,8 @@ class Optimisation:
     """SGD with momentum, or Adam."""
     learning_rate: float = 0.1
     """Peak learning rate."""
+    gate_rate: float = 1.0
+    """Learning rate of gates, as a multiple of that of weights."""
     momentum: float = 0.9
     """Momentum of SGD; beta1 of Adam."""
     nesterov: bool = True
@@ -50,6 +52,7 @@ class Optimisation:
     def check(self) -> None:
         """Raise if a value makes no sense."""
         require_number("learning_rate", self.learning_rate, above=0)
+        require_number("gate_rate", self.gate_rate, above=0)
         require_number("momentum", self.momentum, low=0, high=1)
         require_number("weight_decay", self.weight_decay, low=0)
         require_number("gate_weight_decay", self.gate_weight_decay, low=0)
@@ -63,6 +66,8 @@ class Optimisation:
             require_number("clip", self.clip, above=0)
         if self.ema is not None:
             require_number("ema", self.ema, low=0, high=1)
+        if self.optimizer == "adam" and self.momentum == 1:
+            raise SparsityError("momentum, the beta1 of Adam, must be below 1, got 1")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,11 +75,11 @@ class Sparsifying:
     """How the network is made smaller."""
 
     method: Method = "ds"
-    """Gates (ds), no sparsity (plain), or a baseline."""
+    """Gates (ds), no sparsity (plain), or a baseline; given-map is the one with the true map of a traffic network."""
     strength: float = 1e-3
     """Lambda of the penalty or of the proximal step; docs/strength.md tells how to choose it."""
-    norm: Literal["l1", "l21", "l12"] = "l1"
-    """Penalty on gates: single channels, groups of channels, exclusive."""
+    norm: Literal["l1", "l21", "l12", "lp"] = "l1"
+    """Penalty on gates: single channels, groups of channels, exclusive; lp (p = 0.5) is for learned graphs."""
     group_size: int = 12
     """Channels of a group, for l21."""
     ramp_epochs: float = 0.0
@@ -111,6 +116,8 @@ class Sparsifying:
         cuts = self.method in ("slimming", "torch-pruning")
         if cuts and (self.target is None) == (self.target_macs is None):
             raise SparsityError(f"{self.method} needs either a target or target_macs, to know how much to remove")
+        if not cuts and self.target is not None and self.strength == 0:
+            raise SparsityError("a target is reached by steering strength, which must be above 0, got 0")
         if not cuts and self.target_macs is not None:
             raise SparsityError(f"target_macs is for slimming and torch-pruning, not for {self.method}; aim by target")
         if (self.method == "scratch") != (self.like is not None):
@@ -140,6 +147,8 @@ class Distillation:
             require_whole("teacher_epochs", self.teacher_epochs, low=1)
         if self.teacher is None and (self.teacher_model is not None or self.teacher_epochs is not None):
             raise SparsityError('there is no teacher; give a file of weights or "train"')
+        if self.teacher is not None and self.teacher != "train" and not Path(self.teacher).is_file():
+            raise SparsityError(f"there is no file '{self.teacher}' with the weights of the teacher")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -34,10 +34,15 @@ def blame(model: nn.Module, inputs: Tensor) -> str:
     finally:
         for handle in handles:
             handle.remove()
-    for name, parameter in model.named_parameters():
-        if not torch.isfinite(parameter).all():
-            return f"parameter '{name}' is not finite"
+    if (name := broken_parameter(model)) is not None:
+        return f"parameter '{name}' is not finite"
     if found:
         return f"the output of layer '{found[0]}' is not finite"
     largest = max(sizes, key=lambda name: sizes[name], default="")
     return f"the largest output, {sizes.get(largest, 0):.3g}, is that of layer '{largest}'"
+
+
+def broken_parameter(model: nn.Module) -> str | None:
+    """Name of the first parameter that is not finite; None if all are."""
+    broken = (name for name, parameter in model.named_parameters() if not bool(torch.isfinite(parameter).all()))
+    return next(broken, None)

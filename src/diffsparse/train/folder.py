@@ -43,22 +43,32 @@ class RunFolder:
         """Another file of the run."""
         return self.path / name
 
-    def begin(self, recipe: Recipe, resume: bool) -> None:
-        """Make the folder and write the configuration, or check that both are those of the run to resume."""
+    def begin(self, recipe: Recipe, resume: bool, needed: int) -> None:
+        """Make the folder and write the configuration, or check that both are those of the run to resume.
+
+        Raises, with nothing written, if the folder has no room for `needed` bytes.
+        """
         if self.config.exists():
             if not resume:
                 raise SparsityError(f"'{self.path}' already holds a run; give another --output, or --resume to go on")
             self._check_same(read_recipe(self.config), recipe)
-        elif self.path.is_dir() and any(self.path.iterdir()):
+        elif self.path.is_dir() and {*self.path.iterdir()} - {*self._drafts()}:
             raise SparsityError(f"'{self.path}' is not empty and holds no run; give another --output")
-        try:
-            self._checkpoints.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise SparsityError(f"cannot make the folder '{self.path}': {error.strerror}") from error
+        self._make(self.path)
+        self._check_room(needed)
+        # first of all, so that a run that is killed from here on can be resumed
         self.write_text(self.config, to_toml(recipe))
+        self._make(self._checkpoints)
+        for draft in self._drafts():
+            draft.unlink(missing_ok=True)
 
-    def check_room(self, needed: int) -> None:
-        """Raise if the disk cannot take `needed` bytes."""
+    def _make(self, path: Path) -> None:
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise SparsityError(f"cannot make the folder '{path}': {error.strerror}") from error
+
+    def _check_room(self, needed: int) -> None:
         free = shutil.disk_usage(self.path).free
         if free < needed:
             raise SparsityError(
@@ -113,10 +123,9 @@ class RunFolder:
         paths = self.snapshots()
         return f"the last checkpoint is '{paths[0]}'" if paths else "there is no checkpoint yet"
 
-    def remove_drafts(self) -> None:
-        """Remove what a killed process left half-written."""
-        for draft in [*self.path.glob(".diffsparse-*.tmp"), *self._checkpoints.glob(".diffsparse-*.tmp")]:
-            draft.unlink(missing_ok=True)
+    def _drafts(self) -> list[Path]:
+        """What a killed process left half-written."""
+        return [*self.path.glob(".diffsparse-*.tmp"), *self._checkpoints.glob(".diffsparse-*.tmp")]
 
 
 def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -24,7 +24,7 @@ class Log:
     def check(self) -> None:
         """Raise now rather than after an epoch if TensorBoard is asked for and missing."""
         if self.tensorboard is not None:
-            self._writer()
+            self._summary_writer()
 
     def add(self, record: dict[str, Any]) -> None:
         """One line; on the disk when this returns."""
@@ -36,11 +36,11 @@ class Log:
         except OSError as error:
             raise CheckpointError(f"cannot write '{self.path}': {error.strerror or error}") from error
         if self.tensorboard is not None:
-            writer = self._writer()
-            for key, value in record.items():
-                if isinstance(value, int | float):
-                    writer.add_scalar(f"{record['phase']}/{key}", value, record["epoch"])
-            writer.close()
+            # closed each time: what is written is then on the disk, and no thread is left behind
+            with self._summary_writer()(str(self.tensorboard)) as writer:
+                for key, value in record.items():
+                    if isinstance(value, int | float):
+                        writer.add_scalar(f"{record['phase']}/{key}", value, record["epoch"])
 
     def records(self) -> list[dict[str, Any]]:
         """All records; a last line that a killed process left half-written is passed over."""
@@ -57,11 +57,11 @@ class Log:
         with replacing(self.path) as file:
             file.write("".join(f"{json.dumps(record)}\n" for record in kept).encode())
 
-    def _writer(self) -> Any:
+    def _summary_writer(self) -> Any:
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError:
             raise SparsityError(
                 "TensorBoard is not installed; install it with: pip install 'diffsparse[tensorboard]'"
             ) from None
-        return SummaryWriter(str(self.tensorboard))
+        return SummaryWriter

@@ -1,6 +1,7 @@
 """The training loop."""
 
 import contextlib
+import signal
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
@@ -14,7 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 from diffsparse.checkpoint import load, save
 from diffsparse.train.aim import LOOKS_AN_EPOCH, Aim
 from diffsparse.train.average import MovingAverage
-from diffsparse.train.divergence import EXPLODED, DivergenceError, blame
+from diffsparse.train.divergence import EXPLODED, DivergenceError, blame, broken_parameter
 from diffsparse.train.evaluate import evaluate, live_macs
 from diffsparse.train.learning_rate import LearningRate
 from diffsparse.train.optimizer import make_optimizer
@@ -27,6 +28,11 @@ CHECK_EVERY = 20
 
 class StoppedError(Exception):
     """A signal asked the run to end; a checkpoint was written."""
+
+    def __init__(self, number: int | None) -> None:
+        super().__init__("stopped by a signal")
+        # with several processes, another one may have got it
+        self.signal = signal.SIGTERM if number is None else signal.Signals(number)
 
 
 class Trainer:
@@ -62,8 +68,6 @@ class Trainer:
         self.aim.factor = self.progress.strength_factor
         if self.average is not None:
             self.average.updates = self.progress.average_updates
-        if self.setting.processes.first:
-            self.setting.log.forget_after(self.phase.name, self.progress.epoch)
 
     def run(self) -> nn.Module:
         """Train to the end; raises StoppedError after a signal and DivergenceError when numbers are lost."""
@@ -102,13 +106,13 @@ class Trainer:
                 sums = added if sums is None else sums + added
                 progress.step += 1
                 self.setting.watcher.step_done()
-                if progress.step < self.steps and self._must_stop(inputs):
+                if progress.step < self.steps and self._must_stop():
                     progress.sums = sums.tolist()
                     progress.seconds += time.perf_counter() - began
+                    self._check_weights()
                     self._snapshot()
-                    raise StoppedError
+                    raise StoppedError(self.setting.interrupt.signal)
         assert sums is not None, "an epoch has at least one step"
-        self._check_loss(inputs)
         progress.seconds += time.perf_counter() - began
         self._close_epoch(sums)
 
@@ -116,14 +120,18 @@ class Trainer:
         """One update of the weights; returns what `objective.sums` says of the batch."""
         position = self.progress.epoch * self.steps + self.progress.step
         # randomness inside the model (dropout) follows from the position, as the data does: nothing to keep or restore
-        torch.manual_seed(step_seed(self.setting.recipe.seed, position, self.setting.processes.rank))
+        processes = self.setting.processes
+        seed_generators(processes.device, step_seed(self.setting.recipe.seed, position, processes.rank))
         for group in self.optimizer.param_groups:
-            group["lr"] = self.rate.at(position)
+            group["lr"] = self.rate.at(position) * (self.settings.gate_rate if group["name"] == "gates" else 1.0)
         if self.regulariser is not None:
             self.regulariser.strength = self.aim.strength(position / self.steps)
         pieces = self.settings.accumulate
         parts = list(zip(inputs.chunk(pieces), targets.chunk(pieces), strict=True))
         sums = [self._backward(*part, len(parts), last=index == len(parts) - 1) for index, part in enumerate(parts)]
+        if self._looks():
+            # before the update, which would spread what is wrong over all weights
+            self._check_loss(inputs)
         if self.settings.clip is not None:
             self.scaler.unscale_(self.optimizer)
             nn.utils.clip_grad_norm_(self.phase.model.parameters(), self.settings.clip)
@@ -159,19 +167,23 @@ class Trainer:
         )
 
     def _look_at_zeros(self) -> None:
-        if self.aim.settings.target is None or self.regulariser is None:
+        if self.aim.settings.target is None or self.regulariser is None or self.phase.method.cuts:
             return
         step = self.progress.step + 1
         if step % max(1, self.steps // LOOKS_AN_EPOCH) == 0:
             zeros = self.phase.method.zeros(self.phase.model).fraction
             self.aim.look(self.progress.epoch + step / self.steps, zeros)
 
-    def _must_stop(self, inputs: Tensor) -> bool:
-        look = self.progress.step % CHECK_EVERY == 0
-        if look:
-            self._check_loss(inputs)
-        alone = self.setting.processes.world == 1
-        return self.setting.processes.agreed(self.setting.interrupt.asked) if alone or look else False
+    def _must_stop(self) -> bool:
+        processes = self.setting.processes
+        look = processes.world == 1 or self.progress.step % CHECK_EVERY == 0
+        return processes.agreed(self.setting.interrupt.asked) if look else False
+
+    def _looks(self) -> bool:
+        """Whether this step looks at the loss: where that costs no waiting always."""
+        processes, step = self.setting.processes, self.progress.step + 1
+        free = processes.world == 1 and processes.device.type == "cpu"
+        return free or step % CHECK_EVERY == 0 or step == self.steps
 
     def _check_loss(self, inputs: Tensor) -> None:
         mean = torch.stack(self._losses).mean()
@@ -180,16 +192,24 @@ class Trainer:
         first = self.progress.first_loss
         wrong = not loss < float("inf") or (first is not None and loss > EXPLODED * (first + 1))
         if self.setting.processes.agreed(wrong):
-            raise DivergenceError(
-                f"the loss is {loss:.4g} in epoch {self.progress.epoch + 1}, step {self.progress.step}: "
-                f"{blame(self.phase.model, inputs)}; {self.setting.folder.last_good()}. "
-                "A smaller learning rate, a warm-up or clip may help"
-            )
+            raise self._diverged(f"the loss is {loss:.4g}", self.progress.step + 1, blame(self.phase.model, inputs))
         if first is None:
             self.progress.first_loss = loss
 
+    def _check_weights(self) -> None:
+        """A checkpoint with numbers that are lost would be no good to go on from."""
+        if (name := broken_parameter(self.phase.model)) is not None:
+            raise self._diverged("the weights are lost", self.progress.step, f"parameter '{name}' is not finite")
+
+    def _diverged(self, what: str, step: int, where: str) -> DivergenceError:
+        return DivergenceError(
+            f"{what} in epoch {self.progress.epoch + 1}, step {step}: {where}; "
+            f"{self.setting.folder.last_good()}. A smaller learning rate, a warm-up or clip may help"
+        )
+
     def _close_epoch(self, sums: Tensor) -> None:
         progress, processes, data = self.progress, self.setting.processes, self.setting.data
+        self._check_weights()
         processes.share_buffers(self.phase.model)
         progress.epoch, progress.step, progress.sums = progress.epoch + 1, 0, []
         record: dict[str, Any] = {"phase": self.phase.name, "epoch": progress.epoch}
@@ -213,7 +233,7 @@ class Trainer:
         self._snapshot()
         self.setting.watcher.epoch_done(record)
         if progress.epoch < self.phase.epochs and processes.agreed(self.setting.interrupt.asked):
-            raise StoppedError
+            raise StoppedError(self.setting.interrupt.signal)
 
     def _keep_best(self, record: dict[str, Any]) -> None:
         """Where there is a validation part, the model that does best on it is the one that counts."""
@@ -242,6 +262,16 @@ class Trainer:
 def step_seed(seed: int, position: int, rank: int) -> int:
     """A seed of its own for every step of every process."""
     return ((seed * 1_000_003 + position) * 65_537 + rank) % 2**63
+
+
+def seed_generators(device: torch.device, seed: int) -> None:
+    """Seed the random numbers of the CPU and of `device`; torch.manual_seed costs a millisecond where others are not
+    in use."""
+    torch.default_generator.manual_seed(seed)
+    if device.type == "cuda":
+        torch.cuda.manual_seed(seed)
+    elif device.type != "cpu":
+        torch.manual_seed(seed)
 
 
 def _closable(batches: Iterator[Any]) -> Any:

@@ -2,7 +2,7 @@
 
 from diffsparse.baselines import Gated, Method, Proximal, Scratch, Slimming, TorchPruning
 from diffsparse.errors import SparsityError
-from diffsparse.penalties import L1, ExclusiveL12, GroupL21
+from diffsparse.penalties import L1, ExclusiveL12, GroupL21, Lp
 from diffsparse.penalties.norms import Norm
 from diffsparse.train.config import Sparsifying
 
@@ -32,13 +32,13 @@ def choose_method(settings: Sparsifying) -> Method:
     if method == "scratch":
         assert settings.like is not None
         return Scratch(like=settings.like)
-    if method == "plain":
+    if method in ("plain", "given-map"):
         return Method()
     raise SparsityError(f"method must be one of those that Sparsifying lists, got {method!r}")
 
 
 def _norm(name: str, settings: Sparsifying) -> Norm:
-    return {"l1": L1(), "l21": GroupL21(size=settings.group_size), "l12": ExclusiveL12()}[name]
+    return {"l1": L1(), "l21": GroupL21(size=settings.group_size), "l12": ExclusiveL12(), "lp": Lp(0.5)}[name]
 
 
 def _check_options(settings: Sparsifying) -> None:
@@ -48,5 +48,5 @@ def _check_options(settings: Sparsifying) -> None:
         raise SparsityError(f"norm {norm} is a penalty on gates, method ds; {method} {own}")
     if method != "ds" and settings.rgf is not None:
         raise SparsityError(f"rgf={settings.rgf:g} is about gates, method ds; {method} has none")
-    if method in ("plain", "torch-pruning", "scratch") and settings.ramp_epochs:
+    if method in ("plain", "given-map", "torch-pruning", "scratch") and settings.ramp_epochs:
         raise SparsityError(f"ramp_epochs={settings.ramp_epochs:g} raises lambda, of which {method} has none")

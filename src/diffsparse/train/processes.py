@@ -70,22 +70,31 @@ class Processes:
 
 @contextmanager
 def joined(hardware: Hardware) -> Iterator[Processes]:
-    """The processes that torchrun started, or this one alone; leaves the group at the end."""
+    """The processes that torchrun started, or this one alone; leaves the group and gives threads back at the end."""
     world, rank = int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("RANK", "0"))
     local = int(os.environ.get("LOCAL_RANK", "0"))
     device = _device(hardware.device, local)
-    if hardware.threads is not None:
-        torch.set_num_threads(hardware.threads)
-    if world == 1:
-        yield Processes(device=device)
-        return
-    if device.type == "cuda":
-        torch.cuda.set_device(device)
-    dist.init_process_group("nccl" if device.type == "cuda" else "gloo", rank=rank, world_size=world)
+    with _threads(hardware.threads):
+        if world == 1:
+            yield Processes(device=device)
+            return
+        if device.type == "cuda":
+            torch.cuda.set_device(device)
+        dist.init_process_group("nccl" if device.type == "cuda" else "gloo", rank=rank, world_size=world)
+        try:
+            yield Processes(device=device, rank=rank, world=world)
+        finally:
+            dist.destroy_process_group()
+
+
+@contextmanager
+def _threads(wanted: int | None) -> Iterator[None]:
+    before = torch.get_num_threads()
     try:
-        yield Processes(device=device, rank=rank, world=world)
+        torch.set_num_threads(before if wanted is None else wanted)
+        yield
     finally:
-        dist.destroy_process_group()
+        torch.set_num_threads(before)
 
 
 def _device(name: str | None, local_rank: int) -> torch.device:

@@ -11,9 +11,10 @@ from torch import nn
 
 from diffsparse.baselines.method import Method
 from diffsparse.checkpoint import load, save
-from diffsparse.compact import Compacted, compact
+from diffsparse.compact import Compacted
 from diffsparse.data import open_data
 from diffsparse.data.dataset import DataSet
+from diffsparse.data.traffic import TrafficDataSet
 from diffsparse.errors import SparsityError
 from diffsparse.measure import Measurement, measure
 from diffsparse.train.build import build_model
@@ -21,7 +22,9 @@ from diffsparse.train.config import Recipe
 from diffsparse.train.environment import environment
 from diffsparse.train.evaluate import evaluate
 from diffsparse.train.folder import RunFolder
+from diffsparse.train.forecast import Forecast
 from diffsparse.train.interrupt import Interrupt
+from diffsparse.train.learned_graph import graph_figures, learned_graph, write_graph
 from diffsparse.train.log import Log
 from diffsparse.train.loop import Trainer
 from diffsparse.train.methods import choose_method
@@ -68,9 +71,14 @@ def run(
                 f"a batch of {recipe.batch_size} cannot be shared by {processes.world} processes in "
                 f"{recipe.optimisation.accumulate} pieces each"
             )
+        data = _data(recipe)
+        if len(data.train) < recipe.batch_size:
+            raise SparsityError(
+                f"a batch of {recipe.batch_size} is more than the {len(data.train)} inputs of {data.name} to train on"
+            )
         setting = Setting(
             recipe=recipe,
-            data=_data(recipe),
+            data=data,
             processes=processes,
             folder=folder,
             log=Log(path=folder.log, tensorboard=folder.file("tensorboard") if tensorboard else None),
@@ -101,18 +109,20 @@ class _Run:
         method = choose_method(recipe.sparsifying)
         fresh = self._fresh(recipe.model, recipe.arguments)
         plain = measure(fresh, setting.example(), latency=False)
+        model = self._converted(method.prepare(fresh))
         self._begin(needed=12 * plain.bytes)
         objective = self._objective()
-        model = self._phase("train", self._converted(method.prepare(fresh)), method, objective, recipe.epochs)
+        model = self._phase("train", model, method, objective, recipe.epochs)
         zeros = method.zeros(model)
         compacted: Compacted[nn.Module] | None
         if method.cuts:
             cut = method.cut(model, setting.example())
+            zeros = cut.removed
             epochs = recipe.sparsifying.retrain_epochs
             small = self._phase("retrain", cut.model, Method(), objective, recipe.epochs if epochs is None else epochs)
             compacted = None if cut.compacted is None else dataclasses.replace(cut.compacted, model=small)
         else:
-            compacted = compact(model.eval(), setting.example())
+            compacted = method.compacted(model.eval(), fresh, setting.example())
             small = compacted.model
         figures = {
             "trained": self._figures(model, objective),
@@ -129,14 +139,20 @@ class _Run:
             "seconds": time.perf_counter() - began,
             "training_seconds": self._training_seconds(),
         }
+        graph = learned_graph(model)
+        if graph is not None:
+            result["graph"] = graph_figures(graph, setting.data)
         if setting.processes.first:
             self._write(compacted, small, result)
+            if graph is not None:
+                write_graph(graph, setting.data, setting.folder)
         setting.processes.wait()
         return result
 
     def _fresh(self, name: str, arguments: str) -> nn.Module:
         setting = self.setting
-        model = build_model(name, arguments, setting.data, setting.recipe.seed).to(setting.processes.device)
+        method = setting.recipe.sparsifying.method
+        model = build_model(name, arguments, setting.data, setting.recipe.seed, method).to(setting.processes.device)
         if setting.recipe.hardware.channels_last:
             model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         return model
@@ -145,20 +161,29 @@ class _Run:
         model = model.to(self.setting.processes.device)
         if self.setting.recipe.hardware.sync_batchnorm and self.setting.processes.world > 1:
             model = nn.SyncBatchNorm.convert_sync_batchnorm(model)  # type: ignore[no-untyped-call]
+            ordinary = any(isinstance(module, nn.SyncBatchNorm) for module in model.modules())
+            if ordinary and self.setting.processes.device.type == "cpu":
+                raise SparsityError("sync_batchnorm of batch norms without gates needs GPUs; this runs on the CPU")
         return model
 
     def _begin(self, needed: int) -> None:
         """Make the folder and see that it can take what will be written, before any work."""
         setting = self.setting
+        problem = None
         if setting.processes.first:
-            setting.folder.begin(setting.recipe, self.resume)
-            setting.folder.check_room(needed)
-            setting.folder.remove_drafts()
-            setting.log.check()
-        setting.processes.wait()
+            try:
+                setting.log.check()
+                setting.folder.begin(setting.recipe, self.resume, needed)
+            except SparsityError as error:
+                problem = error
+        # all processes end, not only the one that looked
+        if setting.processes.agreed(problem is not None):
+            raise problem or SparsityError(f"the first process cannot write to '{setting.folder.path}'")
 
     def _objective(self) -> Objective:
         recipe, settings = self.setting.recipe, self.setting.recipe.distillation
+        if isinstance(self.setting.data, TrafficDataSet):
+            return Forecast()
         smoothing = recipe.optimisation.label_smoothing
         if settings.teacher is None:
             return Classification(label_smoothing=smoothing)
@@ -184,6 +209,8 @@ class _Run:
         if snapshot is not None and snapshot.phase == name:
             trainer.restore(snapshot)
             setting.watcher.say(f"going on from '{snapshot.path}'")
+        if setting.processes.first:
+            setting.log.forget_after(name, trainer.progress.epoch)
         trained = trainer.run()
         if file is not None and setting.processes.first:
             save(trained, setting.folder.file(file))

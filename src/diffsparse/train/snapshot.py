@@ -107,15 +107,23 @@ class Snapshot:
             if trained.average is not None:
                 trained.average.load_state_dict(self._part("average/"))
             state: dict[int, dict[str, Any]] = {}
+            parameters = [p for group in trained.optimizer.param_groups for p in group["params"]]
             for name, value in {**self._part("optimizer/"), **self.numbers}.items():
                 index, key = name.removeprefix("optimizer/").split("/")
-                # a mapped tensor must not be what the optimiser goes on writing to
-                state.setdefault(int(index), {})[key] = value.clone() if isinstance(value, Tensor) else value
+                state.setdefault(int(index), {})[key] = _own(value, parameters[int(index)])
             groups = trained.optimizer.state_dict()["param_groups"]
             trained.optimizer.load_state_dict({"state": state, "param_groups": groups})
             trained.scaler.load_state_dict(self.scaler)
-        except (RuntimeError, ValueError, KeyError) as error:
+        except (RuntimeError, ValueError, LookupError) as error:
             raise CheckpointError(f"'{self.path}' does not fit this run: {error}") from error
 
     def _part(self, prefix: str) -> dict[str, Tensor]:
         return {name.removeprefix(prefix): t for name, t in self.tensors.items() if name.startswith(prefix)}
+
+
+def _own(value: Any, parameter: Tensor) -> Any:
+    """A copy that the optimiser may write to, in the memory layout of its parameter, on which rounding depends."""
+    if not isinstance(value, Tensor):
+        return value
+    layout = parameter.detach() if value.shape == parameter.shape else value
+    return torch.empty_like(layout, dtype=value.dtype, device=value.device).copy_(value)

@@ -36,7 +36,7 @@ def _lines(values: Mapping[str, Any]) -> Iterator[str]:
     for key, value in values.items():
         if not isinstance(value, Mapping):
             # strings, numbers, booleans and lists of them look the same in JSON and in TOML
-            yield f"{key} = {json.dumps(value)}"
+            yield f"{key} = {json.dumps(value, ensure_ascii=False)}"
     for key, value in values.items():
         if isinstance(value, Mapping):
             yield ""
