@@ -4,7 +4,10 @@ import pytest
 
 from diffsparse import SparsityError
 from diffsparse.data import DataSet, names, open_data
+from diffsparse.data.traffic import TRAFFIC_NAMES
 from tests.data.fakes import SMALL10, SMALL100, write_cifar, write_images
+
+IMAGES = [name for name in names() if name not in TRAFFIC_NAMES]
 
 
 @pytest.fixture(autouse=True)
@@ -24,7 +27,7 @@ def root(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("name", IMAGES)
 def test_every_name_opens_the_data_set_of_that_name(name: str, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = open_data(name, root=root)
     assert isinstance(data, DataSet)
@@ -39,12 +42,12 @@ def test_a_root_given_comes_before_the_variable(root: Path, monkeypatch: pytest.
 
 
 @pytest.mark.parametrize("name", names())
-def test_only_the_digits_need_no_root(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_what_is_embedded_needs_no_root(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for value in (None, ""):
         if value is not None:
             monkeypatch.setenv("DIFFSPARSE_DATA", value)
-        if name == "digits":
-            assert len(open_data(name).train) == 1348
+        if name in ("digits", "synthetic-roads"):
+            assert len(open_data(name).train) == {"digits": 1348, "synthetic-roads": 2895}[name]
         else:
             with pytest.raises(SparsityError, match=f"{name} needs the folder .* give a root or set DIFFSPARSE_DATA"):
                 open_data(name)
@@ -75,3 +78,15 @@ def test_wishes_reach_the_data_set(root: Path) -> None:
 def test_impossible_wishes_are_refused(name: str, wishes: dict[str, object], message: str, root: Path) -> None:
     with pytest.raises(SparsityError, match=message):
         open_data(name, **{"root": root, **wishes})
+
+
+def test_a_traffic_data_set_by_its_name(tmp_path: Path) -> None:
+    (tmp_path / "sz-taxi-40").mkdir()
+    rows = "".join(f"{step},{10 + step % 7},{20 + step % 5}\n" for step in range(200))
+    (tmp_path / "sz-taxi-40" / "sz_speed.csv").write_text("date,a,b\n" + rows)
+    (tmp_path / "sz-taxi-40" / "sz_adj.csv").write_text("0,1\n1,0\n")
+    assert open_data("sz-taxi-40", root=tmp_path).input_shape == (8, 2)
+    with pytest.raises(SparsityError, match="cannot be downloaded"):
+        open_data("los-loop", root=tmp_path, download=True)
+    with pytest.raises(SparsityError, match="has no images"):
+        open_data("los-loop", root=tmp_path, image_size=8)

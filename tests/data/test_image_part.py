@@ -47,6 +47,12 @@ def test_without_augmentation_epochs_show_the_same_images(part: ImagePart) -> No
     assert torch.equal(shuffled.flatten(1).sort(0).values, inputs.flatten(1).sort(0).values)
 
 
+def test_every_position_has_a_crop_of_its_own(part: ImagePart) -> None:
+    copies = replace(part, files=part.files[:1] * 10, workers=0)
+    ((inputs, _),) = copies.shuffled(10, seed=0, epoch=0)
+    assert len(inputs.flatten(1).unique(dim=0)) == 10
+
+
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_damaged_file_is_one_sentence_even_from_a_worker(part: ImagePart, workers: int) -> None:
     Path(part.files[7]).write_bytes(b"no image")

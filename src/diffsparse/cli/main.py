@@ -56,7 +56,7 @@ def _configuration(args: Sequence[str]) -> Any:
             tyro.conf.subcommand(
                 name=name,
                 description=(kind.__doc__ or "").splitlines()[0],
-                default=defaults.get(name, tyro.MISSING),
+                default=defaults.get(name, tyro.MISSING_NONPROP),
             ),
         ]
         for name, (kind, _) in COMMANDS.items()

@@ -1,5 +1,6 @@
 """`diffsparse train`: from a configuration to a compact network."""
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,7 +11,6 @@ from rich.console import Console
 
 from diffsparse.cli.table import results_table
 from diffsparse.cli.training_bar import TrainingBar
-from diffsparse.errors import SparsityError
 from diffsparse.train import Recipe, StoppedError, read_recipe, run
 
 
@@ -64,10 +64,11 @@ def run_train(config: Train) -> None:
             result = run(
                 config.recipe, config.folder, resume=config.resume, tensorboard=config.tensorboard, watcher=bar
             )
-        except StoppedError:
-            raise SparsityError(
-                f"stopped by a signal; the same command with --resume goes on from '{config.folder}/checkpoints'"
-            ) from None
+        except StoppedError as stopped:
+            words = f"stopped by {stopped.signal.name}; the same command with --resume goes on from '{config.folder}'"
+            Console(stderr=True).print(f"diffsparse: {words}", markup=False, highlight=False, soft_wrap=True)
+            # as a shell reports a program that a signal ended
+            sys.exit(128 + stopped.signal)
     if bar.told:
         console.print(results_table({config.folder.name: result}))
         console.print(f"files in {config.folder}", markup=False)

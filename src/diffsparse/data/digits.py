@@ -1,7 +1,5 @@
 """Handwritten digits that scikit-learn carries: 1,797 images of 8 x 8, ten classes."""
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
 
@@ -17,7 +15,7 @@ SPLIT_SEED = 0
 def open_digits() -> DataSet:
     """The digits; a fixed quarter of them is the test part, and training images are used as they are."""
     images, labels = _embedded()
-    train, test = _split(len(images), TEST_FRACTION, SPLIT_SEED)
+    train, test = _split(len(images))
     normalisation = Normalisation.of(images[train])
     return DataSet(
         name="digits",
@@ -26,31 +24,6 @@ def open_digits() -> DataSet:
         input_shape=tuple(images.shape[1:]),
         num_outputs=10,
         classes=tuple("0123456789"),
-    )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Split:
-    """Images and labels for training and for testing."""
-
-    train_images: Tensor
-    """(N, 1, 8, 8), zero mean and unit variance over the training part."""
-    train_labels: Tensor
-    """(N,), the digit."""
-    test_images: Tensor
-    """Images that training never sees."""
-    test_labels: Tensor
-    """Their digits."""
-
-
-def load_digits(test_fraction: float = TEST_FRACTION, seed: int = SPLIT_SEED) -> Split:
-    """The digits, shuffled by `seed` and split."""
-    images, labels = _embedded()
-    train, test = _split(len(images), test_fraction, seed)
-    mean, std = images[train].mean(), images[train].std()
-    images = (images - mean) / std
-    return Split(
-        train_images=images[train], train_labels=labels[train], test_images=images[test], test_labels=labels[test]
     )
 
 
@@ -66,10 +39,8 @@ def _embedded() -> tuple[Tensor, Tensor]:
     return torch.from_numpy(bunch.images).float().unsqueeze(1), torch.from_numpy(bunch.target).long()
 
 
-def _split(length: int, test_fraction: float, seed: int) -> tuple[Tensor, Tensor]:
+def _split(length: int) -> tuple[Tensor, Tensor]:
     """The entries to train on and those to test on."""
-    order = torch.randperm(length, generator=torch.Generator().manual_seed(seed))
-    held_out = round(test_fraction * length)
-    if not 0 < held_out < length:
-        raise SparsityError(f"test_fraction must leave images on both sides, got {test_fraction}")
+    order = torch.randperm(length, generator=torch.Generator().manual_seed(SPLIT_SEED))
+    held_out = round(TEST_FRACTION * length)
     return order[held_out:], order[:held_out]

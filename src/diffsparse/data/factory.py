@@ -7,6 +7,8 @@ from diffsparse.data.cifar import CIFAR10, CIFAR100, SHAPE, open_cifar
 from diffsparse.data.dataset import DataSet
 from diffsparse.data.digits import open_digits
 from diffsparse.data.folder import open_folder, open_imagenet
+from diffsparse.data.traffic import TRAFFIC_NAMES, open_traffic
+from diffsparse.data.traffic.open import SYNTHETIC
 from diffsparse.errors import SparsityError
 
 ROOT_VARIABLE = "DIFFSPARSE_DATA"
@@ -19,10 +21,10 @@ def names() -> tuple[str, ...]:
     """The names that `open_data` knows.
 
     Example:
-        >>> names()
+        >>> names()[:5]
         ('digits', 'cifar10', 'cifar100', 'imagenet', 'folder')
     """
-    return ("digits", *_CIFAR, *_FOLDERS)
+    return ("digits", *_CIFAR, *_FOLDERS, *TRAFFIC_NAMES)
 
 
 def open_data(
@@ -61,6 +63,12 @@ def open_data(
         if download:
             raise SparsityError(f"{name} cannot be downloaded: put its images under the data root by hand")
         return _FOLDERS[name](_root(name, root, download), augment=augment, image_size=image_size)
+    if name in TRAFFIC_NAMES:
+        if download:
+            raise SparsityError(f"{name} cannot be downloaded: put its files under the data root by hand")
+        if image_size is not None:
+            raise SparsityError(f"{name} has no images, got image_size {image_size}")
+        return open_traffic(name, None if name == SYNTHETIC else _root(name, root, download))
     raise SparsityError(f"there is no data set {name!r}; there are {', '.join(names())}")
 
 

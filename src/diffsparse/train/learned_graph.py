@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from diffsparse.data.dataset import DataSet
 from diffsparse.data.traffic import TrafficDataSet
-from diffsparse.graphs import learned_relationship, nonzeros, write_edge_list
+from diffsparse.graphs import learned_relationship, nonzeros, within_hops, write_edge_list
 from diffsparse.nn import SparseAdjacency
 from diffsparse.train.folder import RunFolder
 
@@ -24,7 +24,7 @@ def graph_figures(graph: Tensor, data: DataSet) -> dict[str, Any]:
     figures: dict[str, Any] = {"nonzeros": nonzeros(graph), "entries": graph.numel()}
     if isinstance(data, TrafficDataSet):
         figures |= {f"lr{k}": learned_relationship(graph, data.adjacency, k) for k in (1, 2)}
-        figures["map_entries"] = int(data.adjacency.sum()) + len(graph)
+        figures["map_entries"] = int(within_hops(data.adjacency).sum())
     return figures
 
 

@@ -49,7 +49,7 @@ def traffic_data(
     """
     nodes = len(speeds.names)
     if adjacency.shape != (nodes, nodes):
-        raise SparsityError(f"{name}: the speeds are of {nodes} nodes, the map is of {len(adjacency)}")
+        raise SparsityError(f"{name}: the speeds are of {nodes} nodes, the map is {tuple(adjacency.shape)}")
     parts = split(speeds, history)
     return TrafficDataSet(
         name=name,

@@ -22,13 +22,13 @@ def read_hdf5(path: Path) -> Table:
         raise SparsityError(f"'{path}' needs h5py; install it with: pip install 'diffsparse[traffic]'") from None
     try:
         with h5py.File(path, "r") as file:
-            return _table(path, file)
+            return _table(path, [node for node in file.values() if isinstance(node, h5py.Group)])
     except OSError as error:
         raise SparsityError(f"cannot read '{path}' as HDF5: {error}") from error
 
 
-def _table(path: Path, file: Any) -> Table:
-    frames = [group for group in file.values() if "block0_values" in group]
+def _table(path: Path, groups: list[Any]) -> Table:
+    frames = [group for group in groups if "block0_values" in group and "block0_items" in group]
     if len(frames) != 1 or "block1_values" in frames[0]:
         raise SparsityError(f"'{path}' must hold one pandas data frame in fixed format, of one dtype")
     values, names = frames[0]["block0_values"][()], frames[0]["block0_items"][()]

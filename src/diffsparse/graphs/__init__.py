@@ -1,0 +1,37 @@
+"""Learned graphs: their scores, their way to other libraries, and pictures of them."""
+
+from diffsparse.graphs.drawing import draw_graph
+from diffsparse.graphs.export import Edge, edges, to_edge_index, to_networkx, to_scipy, write_edge_list
+from diffsparse.graphs.forecast import (
+    ForecastScores,
+    forecast_scores,
+    mean_absolute_error,
+    mean_relative_error,
+    root_mean_square_error,
+)
+from diffsparse.graphs.heat_map import draw_heat_map
+from diffsparse.graphs.layout import plane_layout
+from diffsparse.graphs.picture import save_picture
+from diffsparse.graphs.scores import hop_counts, learned_relationship, nonzeros, within_hops
+
+__all__ = [
+    "Edge",
+    "ForecastScores",
+    "draw_graph",
+    "draw_heat_map",
+    "edges",
+    "forecast_scores",
+    "hop_counts",
+    "learned_relationship",
+    "mean_absolute_error",
+    "mean_relative_error",
+    "nonzeros",
+    "plane_layout",
+    "root_mean_square_error",
+    "save_picture",
+    "to_edge_index",
+    "to_networkx",
+    "to_scipy",
+    "within_hops",
+    "write_edge_list",
+]

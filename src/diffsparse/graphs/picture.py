@@ -1,0 +1,42 @@
+"""Pictures as files, without touching the state of matplotlib: no backend is chosen and no window exists."""
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from diffsparse.checkpoint.atomic import replacing
+from diffsparse.errors import SparsityError
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+FORMATS = (".png", ".svg")
+DOTS_PER_INCH = 150
+
+
+def blank_figure(width: float, height: float) -> "Figure":
+    """An empty figure of that many inches, known to nobody but the caller. Needs the `report` extra."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise SparsityError("pictures need matplotlib; install it with: pip install 'diffsparse[report]'") from None
+    return Figure(figsize=(width, height), layout="constrained", facecolor="white")
+
+
+def save_picture(path: str | os.PathLike[str], figure: "Figure") -> None:
+    """Write the figure as SVG or PNG, by the ending of `path`; the file appears when it is complete.
+
+    Example:
+        >>> import tempfile
+        >>> path = Path(tempfile.mkdtemp(), "empty.png")
+        >>> save_picture(path, blank_figure(2, 1))
+        >>> path.read_bytes()[1:4]
+        b'PNG'
+    """
+    ending = Path(path).suffix.lower()
+    if ending not in FORMATS:
+        raise SparsityError(f"a picture is written as {' or '.join(FORMATS)}, got '{os.fspath(path)}'")
+    # without the date the same figure gives the same picture
+    metadata = {"Date": None} if ending == ".svg" else None
+    with replacing(path) as file:
+        figure.savefig(file, format=ending.removeprefix("."), dpi=DOTS_PER_INCH, metadata=metadata)
