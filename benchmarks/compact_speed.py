@@ -153,7 +153,7 @@ def _whole(model: nn.Module, x: Tensor) -> None:
 
 def _record_and_cut(model: nn.Module, x: Tensor) -> None:
     """The part that a pruner does as well: no copy, no verification."""
-    graph, _ = capture(model, (x,), {})
+    graph, _ = capture(model.eval(), (x,), {})
     plan, numbers = make_plan(Analysis(graph))
     write_numbers(shrink_in_place(model, plan), numbers)
 
@@ -172,7 +172,9 @@ def _one_run(tool: str, depth: int, queue: Any) -> None:
     torch.manual_seed(0)
     model = bake(zero_gates(PreResNet(depth, bottleneck=True), 0.5, 0.0))
     x = torch.randn(1, 3, 32, 32)
-    model(x)
+    # with gradients the allocator would keep what the tool's own forward pass is going to take
+    with torch.no_grad():
+        model(x)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     began = time.perf_counter()
     TOOLS[tool](model, x)
@@ -221,7 +223,7 @@ def main() -> None:
     # depth, width, share of dead channels, share of dead blocks
     nets = [(164, 16, 0.5, 0.0), (164, 16, 0.6, 0.3), (164, 16, 0.2, 0.6), (56, 64, 0.5, 0.0)]
     results: dict[str, Any] = {"config": vars(args)}
-    results["compaction"] = compaction_time(args.depth, 3)
+    results["compaction"] = compaction_time(args.depth, args.rounds)
     if not args.skip_latency:
         results["latency"] = latency(args.batch, args.rounds, nets)
     print(f"written to {write_record('compact_speed', results).name}")

@@ -11,7 +11,14 @@ from diffsparse.errors import SparsityError, SparsityWarning
 from diffsparse.export import export_onnx
 from diffsparse.gates import MatrixGate, SignedGate, SimplexGate
 from diffsparse.measure import Comparison, Measurement, measure
-from diffsparse.nn import SparseBatchNorm1d, SparseBatchNorm2d, SparseBatchNorm3d, SparseSum
+from diffsparse.nn import (
+    GraphConvolution,
+    SparseAdjacency,
+    SparseBatchNorm1d,
+    SparseBatchNorm2d,
+    SparseBatchNorm3d,
+    SparseSum,
+)
 from diffsparse.penalties import L1, ExclusiveL12, GroupL21, Lp, Penalty, ProximalStep
 from diffsparse.schedules import GradualStrength
 from diffsparse.sparsify import parameter_groups, sparsify, sparsity
@@ -25,6 +32,7 @@ __all__ = [
     "L1",
     "ExclusiveL12",
     "GradualStrength",
+    "GraphConvolution",
     "GroupL21",
     "Lp",
     "MatrixGate",
@@ -34,6 +42,7 @@ __all__ = [
     "ProximalStep",
     "SignedGate",
     "SimplexGate",
+    "SparseAdjacency",
     "SparseBatchNorm1d",
     "SparseBatchNorm2d",
     "SparseBatchNorm3d",

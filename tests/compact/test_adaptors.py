@@ -18,6 +18,19 @@ def test_select_takes_channels_of_the_first_argument() -> None:
     assert second == "more"
 
 
+@pytest.mark.parametrize(
+    ("shape", "layout"), [((2, 5, 3, 4), torch.channels_last), ((2, 5, 3, 4, 2), torch.channels_last_3d)]
+)
+def test_select_keeps_the_memory_format(shape: tuple[int, ...], layout: torch.memory_format) -> None:
+    module = nn.Identity()
+    module.register_buffer(SELECT, torch.tensor([0, 3, 4]))
+    x = torch.randn(shape)
+    for given in (x, x.to(memory_format=layout), x.transpose(2, 3)):
+        (chosen,) = SelectInput(1 - len(shape))(module, (given,))
+        assert torch.equal(chosen, given[:, [0, 3, 4]])
+        assert chosen.is_contiguous(memory_format=layout) == given.is_contiguous(memory_format=layout)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_expand_puts_numbers_between_channels(dtype: torch.dtype) -> None:
     module = nn.Identity()

@@ -177,7 +177,7 @@ def test_other_mistakes() -> None:
 def test_a_rule_that_lies_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     from diffsparse.compact.rules.pointwise import Pointwise
 
-    monkeypatch.setattr(Pointwise, "_fixed", lambda self, node, graph, axis: np.ones(node.output.shape[axis], bool))
+    monkeypatch.setattr(Pointwise, "_fixed", lambda self, node, graph, count: np.ones(count, bool))
     with pytest.raises(ds.SparsityError, match="without changing it"):
         ds.compact(chain(), X)
 

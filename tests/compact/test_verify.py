@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import diffsparse as ds
-from diffsparse.compact.verify import TOLERANCE, Trials, default_tolerance, difference, random_like
+from diffsparse.compact.verify import TOLERANCE, Trials, default_tolerance, difference, random_like, same_draws
 from tests.compact.tiny import X, tiny
 
 
@@ -73,13 +73,24 @@ def test_random_inputs_have_the_form_of_the_example() -> None:
     assert made[2] == 3
 
 
+def asked(model: nn.Module, x: Tensor = X, *, any_size: bool = True) -> Trials:
+    """Trials whose answers come from `model`."""
+    with same_draws():
+        answer = model(x.clone())
+    trials = Trials((x,), {}, answer, default_tolerance(model))
+    trials.ask(model, any_size=any_size)
+    return trials
+
+
 def test_a_wrong_weight_is_seen() -> None:
     model = tiny()
     wrong = copy.deepcopy(model)
     wrong.head.weight.data[0, 0] += 1e-6
-    trials = Trials(model, (X,), {})
+    trials = asked(model)
     assert trials.largest_difference(copy.deepcopy(model)) == 0
     assert 1e-9 < trials.largest_difference(wrong) < 1e-5
+    with pytest.raises(ds.SparsityError, match="outputs differ by"):
+        trials.check(wrong)
 
 
 class OnZeros(nn.Module):
@@ -95,27 +106,78 @@ class OnZeros(nn.Module):
 
 def test_a_model_that_is_right_on_the_example_only_is_seen() -> None:
     zeros = torch.zeros(1, 2, 4, 4)
-    trials = Trials(OnZeros(lambda x: x), (zeros,), {})
-    assert trials.largest_difference(OnZeros(lambda x: 2 * x)) > 0.1
+    for any_size in (True, False):
+        trials = asked(OnZeros(lambda x: x), zeros, any_size=any_size)
+        assert trials.largest_difference(OnZeros(lambda x: 2 * x), any_size=any_size) > 0.1
 
 
 def test_a_model_that_is_right_for_one_size_only_is_seen() -> None:
-    trials = Trials(OnZeros(lambda x: x), (X,), {})
+    trials = asked(OnZeros(lambda x: x))
+    trials.ask(OnZeros(lambda x: x), any_size=False)
     fixed = OnZeros(lambda x: F.interpolate(x, (8, 8)) if x.shape[-1] == 8 else 2 * x)
     assert trials.largest_difference(fixed) > 0.1
     assert trials.largest_difference(fixed, any_size=False) == 0
 
 
+@pytest.mark.parametrize("any_size", [True, False])
+def test_a_model_that_is_right_for_one_batch_size_only_is_seen(any_size: bool) -> None:
+    trials = asked(OnZeros(lambda x: x), any_size=any_size)
+    wrong = OnZeros(lambda x: x if len(x) == len(X) else 2 * x)
+    assert trials.largest_difference(wrong, any_size=any_size) > 0.1
+
+
+def refuses(unless: Callable[[Tensor], bool]) -> Callable[[Tensor], Tensor]:
+    def change(x: Tensor) -> Tensor:
+        if not unless(x):
+            raise ValueError(tuple(x.shape))
+        return x
+
+    return change
+
+
+@pytest.mark.parametrize(
+    "takes",
+    [
+        lambda x: x.shape[-1] >= 8,
+        lambda x: x.shape[-1] == 8,
+        lambda x: len(x) == len(X),
+        lambda x: x.shape == X.shape,
+        lambda x: torch.equal(x[: len(X), :, :8, :8], X),
+        lambda x: torch.equal(x[: len(X)], X),
+    ],
+    ids=["large", "one size", "one batch size", "one shape", "given numbers", "given numbers of one size"],
+)
+def test_what_the_original_refuses_does_not_count_and_something_else_is_tried(takes: Callable[[Tensor], bool]) -> None:
+    model = OnZeros(refuses(takes))
+    trials = asked(model)
+    assert trials.largest_difference(model) == 0
+    other = OnZeros(lambda x: x if torch.equal(x, X) else 2 * x)
+    assert trials.largest_difference(other) == 1
+
+
+def test_an_answer_without_numbers_says_little_and_something_else_is_tried() -> None:
+    positive = X.abs()
+    trials = asked(OnZeros(lambda x: x.log() if bool((x > 0).all()) else x * float("nan")), positive)
+    assert trials.largest_difference(OnZeros(lambda x: x.log() * (1 + (len(x) != len(X))))) > 0.1
+
+
 def test_a_size_that_the_original_does_not_take_does_not_count() -> None:
     model = nn.Sequential(nn.Flatten(), nn.Linear(3 * 64, 2)).double()
-    assert Trials(model, (X,), {}).largest_difference(model) == 0
+    assert asked(model).largest_difference(model) == 0
 
 
 def test_a_model_that_writes_to_its_input_is_compared_fairly() -> None:
     kept = X.clone()
     model = OnZeros(lambda x: x.add_(1))
-    assert Trials(model, (X,), {}).largest_difference(model) == 0
+    assert asked(model).largest_difference(model) == 0
     assert torch.equal(X, kept)
+
+
+def test_random_numbers_of_the_model_are_the_same_each_time() -> None:
+    model = OnZeros(lambda x: x + torch.rand_like(x))
+    state = torch.random.get_rng_state()
+    assert asked(model).largest_difference(model) == 0
+    assert torch.equal(torch.random.get_rng_state(), state)
 
 
 def test_a_given_tolerance_replaces_the_default() -> None:

@@ -17,7 +17,16 @@ class SelectInput:
         self.dim = dim
 
     def __call__(self, module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
-        return (args[0].index_select(self.dim, getattr(module, SELECT)), *args[1:])
+        return (_selected(args[0], self.dim, getattr(module, SELECT)), *args[1:])
+
+
+def _selected(input: Tensor, dim: int, index: Tensor) -> Tensor:
+    """The channels of `index`; what lies channels last does so afterwards."""
+    if input.is_contiguous() or not (last := input.movedim(dim, -1)).is_contiguous():
+        return input.index_select(dim, index)
+    # as a matrix, which is several times as quick
+    rows = last.reshape(-1, last.shape[-1]).index_select(1, index)
+    return rows.view(*last.shape[:-1], -1).movedim(-1, dim)
 
 
 class ExpandOutput:

@@ -5,7 +5,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.conv import _ConvNd
 
-from diffsparse.compact.graph import Call, Graph, Node, Value
+from diffsparse.compact.graph import Call, Graph, Node, Value, every, some
 from diffsparse.compact.rules.base import Rule, pin, read_all, tracked, unite, widen
 from diffsparse.compact.rules.layers import Layer
 from diffsparse.compact.rules.movement import names_sizes
@@ -61,12 +61,12 @@ class Analysis:
         # a constant that nobody reads needs no map: its layers are taken one by one
         while True:
             self.nodes = self._without_dead_modules()
-            self._reset()
+            self.values = self._find_values()
             self._free_layers()
             self._find_needs(doubt)
             for node in self.nodes:
                 node.rigid |= names_sizes(node) and (not trusting or _shows_nothing(node))
-            unread = {name for name, call in self.emitted.items() if call.output and not call.output.need.any()}
+            unread = {name for name, call in self.emitted.items() if call.output and not some(call.output.need)}
             if not unread:
                 break
             self._unread |= unread
@@ -82,16 +82,17 @@ class Analysis:
         """Every layer with its node."""
         return [(node, node.layer) for node in self.nodes if node.layer is not None]
 
-    def _values(self) -> list[Value]:
-        seen = {id(v): v for node in self.nodes for v in [*node.inputs, *node.outputs]}
-        for value in list(seen.values()):
-            seen.setdefault(id(tracked(value)), tracked(value))
-        return [*seen.values(), *(v for v in self.graph.results if id(v) not in seen)]
-
-    def _reset(self) -> None:
-        for value in self._values():
-            value.need = np.zeros(value.channels, bool)
-            value.keep = np.zeros(value.channels, bool)
+    def _find_values(self) -> list[Value]:
+        """Every value of the nodes, once, with nothing needed or kept of it yet."""
+        seen = {id(v): v for node in self.nodes for v in (*node.inputs, *node.outputs)}
+        for value in [v.labels[0] for v in seen.values() if v.labels is not None]:
+            seen[id(value)] = value
+        for value in self.graph.results:
+            seen[id(value)] = value
+        for value in seen.values():
+            if value.axis is not None:
+                value.need, value.keep = np.zeros((2, value.channels), bool)
+        return list(seen.values())
 
     # Modules that leave the tree ------------------------------------------------------------------------------------
 
@@ -126,11 +127,11 @@ class Analysis:
         start, out = call.input, call.output
         if start is None or out is None or call.last_node == call.first_node or not start.touched:
             return None
-        if not out.axis or not any(True for _ in call.module.parameters()):
-            return None
         passes = out.origin is start.origin and out is not start and out.axis == start.axis
-        emits = out.known and not out.fixed.all() and call.name not in self._unread
-        if not (passes or emits) or self._leaks(call):
+        emits = out.known and not every(out.fixed) and call.name not in self._unread
+        if not out.axis or not (passes or emits):
+            return None
+        if not any(True for _ in call.module.parameters()) or self._leaks(call):
             return None
         return Passed() if passes else Emitted()
 
@@ -164,36 +165,37 @@ class Analysis:
 
     def _find_needs(self, doubt: int) -> None:
         seen = {id(value) for node in self.nodes for value in node.inputs} if doubt == 1 else set()
-        doubtful = [value for value in self._values() if id(value) not in seen] if doubt else []
+        doubtful = [value for value in self.values if id(value) not in seen] if doubt else []
         for value in [*self.graph.results, *doubtful]:
             read_all(value)
         for node in reversed(self.nodes):
             node.rule.needs(node)
 
     def _find_widths(self, narrow: bool) -> None:
-        values = self._values()
+        values = [value for value in self.values if value.axis is not None]
         for value in values:
             value.keep |= value.need if narrow else True
         pin(self.graph.results)
         self._settle()
-        for value in values:
-            if value.axis is not None and not value.keep.any():
-                value.keep[0] = True
-        self._settle()
+        empty = [value for value in values if not some(value.keep)]
+        for value in empty:
+            value.keep[0] = True
+        if empty:
+            self._settle()
         if self.round_to > 1:
             self._round(values)
 
     def _settle(self) -> None:
-        changed = True
+        """Couple everything, backward and forward in turns, until a whole turn changes nothing."""
+        order, changed = self.nodes, True
         while changed:
-            changed = False
-            for node in [*reversed(self.nodes), *self.nodes]:
+            order, changed = order[::-1], False
+            for node in order:
                 changed |= node.rule.couple(node)
 
     def _round(self, values: list[Value]) -> None:
         for value in values:
-            if value.axis is not None:
-                widen(value, _rounded(value.keep, np.ones_like(value.keep), self.round_to))
+            widen(value, _rounded(value.keep, np.ones_like(value.keep), self.round_to))
         self._settle()
         for _, layer in self.layers:
             if not layer.free or layer.groups > 1 or not layer.rows.any():

@@ -1,7 +1,9 @@
 """A plan applied to a model: parameters sliced, attributes made true, adaptors put in place."""
 
+from itertools import chain
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -11,11 +13,25 @@ from diffsparse.compact.ragged import RaggedConv
 from diffsparse.errors import SparsityError
 
 
-def slice_tensor(tensor: Tensor, kept: TensorSlice) -> Tensor:
+class _Indices:
+    """Index tensors, one for each list and device: tensors of one layer are cut alike."""
+
+    def __init__(self) -> None:
+        self._made: dict[tuple[int, torch.device], Tensor] = {}
+
+    def of(self, chosen: list[int], device: torch.device) -> Tensor:
+        key = id(chosen), device
+        if key not in self._made:
+            self._made[key] = torch.from_numpy(np.array(chosen, np.int64)).to(device)
+        return self._made[key]
+
+
+def slice_tensor(tensor: Tensor, kept: TensorSlice, indices: _Indices | None = None) -> Tensor:
     """What stays of `tensor`."""
-    for dim, indices in kept.dims.items():
+    indices = indices or _Indices()
+    for dim, chosen in kept.dims.items():
         if kept.columns is None or dim == 0:
-            tensor = tensor.index_select(dim, torch.tensor(indices, device=tensor.device))
+            tensor = tensor.index_select(dim, indices.of(chosen, tensor.device))
     if kept.columns is None:
         return tensor
     heights = kept.heights or [len(tensor) // len(kept.columns)] * len(kept.columns)
@@ -35,6 +51,7 @@ COMPACT = "_made_by_compact"
 def shrink_in_place(model: nn.Module, plan: Plan) -> nn.Module:
     """Make `model` (whose sparse layers are already ordinary ones) as small as the plan says, in place."""
     _check_fits(model, plan)
+    indices = _Indices()
     for name, layer in plan.layers.items():
         if layer.what == "removed":
             parent, key = _parent(model, name)
@@ -48,13 +65,13 @@ def shrink_in_place(model: nn.Module, plan: Plan) -> nn.Module:
             _replace(model, name, RaggedConv(model.get_submodule(name), layer.blocks or []))
         elif layer.what == "folded":
             norm, identity = model.get_submodule(name), nn.Identity()
-            _expand(identity, layer, _some_tensor(norm))
+            _expand(identity, layer, _some_tensor(norm), indices)
             _replace(model, name, identity)
     modules = dict(model.named_modules())
-    _slice_tensors(modules, plan)
+    _slice_tensors(modules, plan, indices)
     for name, layer in plan.layers.items():
         if layer.what in {"sliced", "ragged"}:
-            _adapt(modules[name], layer)
+            _adapt(modules[name], layer, indices)
     for module in modules.values():
         _make_attributes_true(module)
     vars(model)[COMPACT] = True
@@ -63,20 +80,28 @@ def shrink_in_place(model: nn.Module, plan: Plan) -> nn.Module:
 
 def _check_fits(model: nn.Module, plan: Plan) -> None:
     modules = dict(model.named_modules())
-    tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
     for name in plan.layers:
         if name not in modules:
             raise SparsityError(f"the plan changes '{name}', which {type(model).__name__} does not have")
     for name, kept in plan.tensors.items():
-        if name not in tensors:
+        owner, _, key = name.rpartition(".")
+        tensor = _held(modules[owner], key) if owner in modules else None
+        if tensor is None:
             raise SparsityError(f"the plan slices '{name}', which {type(model).__name__} does not have")
-        for dim, indices in kept.dims.items():
-            size = tensors[name].shape[dim] if dim < tensors[name].dim() else 0
-            if max(indices, default=-1) >= size:
+        for dim, chosen in kept.dims.items():
+            size = tensor.shape[dim] if dim < tensor.dim() else 0
+            # rising, so that the last is the largest
+            if chosen and chosen[-1] >= size:
                 raise SparsityError(
-                    f"the plan keeps entry {max(indices)} of dimension {dim} of '{name}', "
-                    f"which has shape {tuple(tensors[name].shape)}"
+                    f"the plan keeps entry {chosen[-1]} of dimension {dim} of '{name}', "
+                    f"which has shape {tuple(tensor.shape)}"
                 )
+
+
+def _held(module: nn.Module, key: str) -> Tensor | None:
+    """The parameter or buffer of this name, if there is one."""
+    found = module._parameters.get(key)
+    return module._buffers.get(key) if found is None else found
 
 
 def _parent(model: nn.Module, name: str) -> tuple[nn.Module, str]:
@@ -104,11 +129,14 @@ def _constant(old: nn.Module, layer: LayerPlan) -> nn.Module:
 
 def _some_tensor(module: nn.Module) -> Tensor:
     """A tensor of the module that shows its device and dtype."""
-    tensors = (tensor for tensor in [*module.parameters(), *module.buffers()] if tensor.is_floating_point())
-    return next(tensors, torch.empty(0))
+    own = (module._parameters.values(), module._buffers.values())
+    for tensor in chain(*own, module.parameters(), module.buffers()):
+        if tensor is not None and tensor.is_floating_point():
+            return tensor
+    return torch.empty(0)
 
 
-def _slice_tensors(modules: dict[str, nn.Module], plan: Plan) -> None:
+def _slice_tensors(modules: dict[str, nn.Module], plan: Plan, indices: _Indices) -> None:
     """Slice each tensor once and give the result to every module that holds it: ties stay."""
     holders: dict[int, list[tuple[dict[str, Any], str]]] = {}
     for module in modules.values():
@@ -118,17 +146,17 @@ def _slice_tensors(modules: dict[str, nn.Module], plan: Plan) -> None:
                     holders.setdefault(id(tensor), []).append((place, key))
     for name, kept in plan.tensors.items():
         owner, _, key = name.rpartition(".")
-        old = getattr(modules[owner], key, None) if owner in modules else None
+        old = _held(modules[owner], key) if owner in modules else None
         if old is None:
             continue
-        new = slice_tensor(old.detach(), kept).clone()
+        new = slice_tensor(old.detach(), kept, indices)
         if isinstance(old, nn.Parameter):
             new = nn.Parameter(new, requires_grad=old.requires_grad)
         for holder, held_as in holders[id(old)]:
             holder[held_as] = new
 
 
-def _adapt(module: nn.Module, layer: LayerPlan) -> None:
+def _adapt(module: nn.Module, layer: LayerPlan, indices: _Indices) -> None:
     like = _some_tensor(module)
     if layer.groups is not None and layer.what == "sliced":
         module.groups = layer.groups  # type: ignore[assignment]
@@ -137,32 +165,30 @@ def _adapt(module: nn.Module, layer: LayerPlan) -> None:
         trained = any(parameter.requires_grad for parameter in module.parameters())
         module.bias = nn.Parameter(like.new_zeros(layer.outputs[1]), requires_grad=trained)
     if layer.select is not None:
-        module.register_buffer(SELECT, torch.tensor(layer.select, device=like.device), persistent=False)
+        module.register_buffer(SELECT, indices.of(layer.select, like.device), persistent=False)
         module.register_forward_pre_hook(SelectInput(layer.dim), prepend=True)
-    _expand(module, layer, like)
+    _expand(module, layer, like, indices)
 
 
-def _expand(module: nn.Module, layer: LayerPlan, like: Tensor) -> None:
+def _expand(module: nn.Module, layer: LayerPlan, like: Tensor, indices: _Indices) -> None:
     if layer.expand is not None:
-        module.register_buffer(EXPAND, torch.tensor(layer.expand, device=like.device), persistent=False)
+        module.register_buffer(EXPAND, indices.of(layer.expand, like.device), persistent=False)
         module.register_buffer(FILL, like.new_zeros(layer.width))
         module.register_forward_hook(ExpandOutput(layer.dim))
 
 
 def _make_attributes_true(module: nn.Module) -> None:
-    weight = getattr(module, "weight", None)
-    statistics = getattr(module, "running_mean", None)
     if isinstance(module, nn.modules.conv._ConvTransposeNd):
-        assert isinstance(weight, Tensor)
-        module.in_channels, module.out_channels = weight.shape[0], weight.shape[1] * module.groups
+        inputs, outputs = module.weight.shape[:2]
+        module.in_channels, module.out_channels = inputs, outputs * module.groups
     elif isinstance(module, nn.modules.conv._ConvNd):
-        assert isinstance(weight, Tensor)
-        module.in_channels, module.out_channels = weight.shape[1] * module.groups, weight.shape[0]
+        outputs, inputs = module.weight.shape[:2]
+        module.in_channels, module.out_channels = inputs * module.groups, outputs
     elif isinstance(module, nn.Linear):
         module.out_features, module.in_features = module.weight.shape
     elif isinstance(module, nn.PReLU):
         module.num_parameters = module.weight.numel()
     elif isinstance(module, nn.modules.batchnorm._NormBase):
-        like = statistics if statistics is not None else weight
+        like = module.running_mean if module.running_mean is not None else module.weight
         assert isinstance(like, Tensor)
         module.num_features = like.shape[0]

@@ -1,6 +1,5 @@
 """Gates evaluated once and for all: sparse layers become the ordinary layers that compute the same."""
 
-import copy
 from typing import Any, TypeVar, cast
 
 import torch
@@ -8,6 +7,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parameter import is_lazy
 
+from diffsparse.compact.duplicate import Duplicate
 from diffsparse.errors import SparsityError, require_module
 from diffsparse.nn import SparseBatchNorm, SparseBatchNorm1d, SparseBatchNorm2d, SparseBatchNorm3d, SparseSum
 from diffsparse.nn.weighted_sum import WeightedSum
@@ -46,42 +46,38 @@ def check_model(model: Model) -> Model:
 
 def bake(model: nn.Module) -> nn.Module:
     """A copy of `model` in which sparse batch norms and sums are ordinary ones."""
+    duplicate = Duplicate()
     try:
-        baked = copy.deepcopy(model)
+        # from the inside out: a sum may hold sparse layers
+        for module in reversed(list(model.modules())):
+            if isinstance(module, SparseBatchNorm):
+                duplicate.made[id(module)] = _ordinary(module)
+            elif isinstance(module, SparseSum):
+                total = WeightedSum(duplicate(module.components), module.gate())
+                duplicate.made[id(module)] = total.train(module.training)
+        return cast(nn.Module, duplicate(model))
     except RuntimeError as error:
         raise SparsityError(
             f"{type(model).__name__} cannot be copied: {error}. If it was pruned with torch.nn.utils.prune, call "
             "prune.remove on its layers first"
         ) from error
-    ordinary: dict[nn.Module, nn.Module] = {}
-    for module in baked.modules():
-        if isinstance(module, SparseBatchNorm):
-            ordinary[module] = _ordinary(module)
-        elif isinstance(module, SparseSum):
-            ordinary[module] = WeightedSum(module.components, module.gate()).train(module.training)
-    for module in list(baked.modules()):
-        for key, child in module._modules.items():
-            if child in ordinary:
-                module._modules[key] = ordinary[child]
-    return ordinary.get(baked, baked)
 
 
 @torch.no_grad()
 def _ordinary(sparse: SparseBatchNorm) -> nn.Module:
-    kind = _ORDINARY[type(sparse)]
     scale, shift = sparse.scale_and_shift()
     like = sparse.bias if sparse.bias is not None else sparse.running_mean if sparse.running_mean is not None else scale
-    norm: _BatchNorm = kind(sparse.num_features, sparse.eps, sparse.momentum, True, sparse.track_running_stats)
-    norm = norm.to(device=like.device, dtype=like.dtype)
-    norm.weight.copy_(scale)
-    norm.weight.requires_grad_(sparse.gate.alpha.requires_grad)
+    # without tensors of its own at first: they would be drawn and thrown away
+    norm: _BatchNorm = _ORDINARY[type(sparse)](sparse.num_features, sparse.eps, sparse.momentum, False, False)
+    norm.affine, norm.track_running_stats = True, sparse.track_running_stats
+    scale = scale.to(device=like.device, dtype=like.dtype, copy=True)
+    norm.weight = nn.Parameter(scale, requires_grad=sparse.gate.alpha.requires_grad)
     if shift is None:
-        norm.bias.zero_()
-        norm.bias.requires_grad_(False)
+        norm.bias = nn.Parameter(torch.zeros_like(scale), requires_grad=False)
     else:
-        norm.bias.copy_(shift)
         assert sparse.bias is not None
-        norm.bias.requires_grad_(sparse.bias.requires_grad)
+        shift = shift.to(device=like.device, dtype=like.dtype, copy=True)
+        norm.bias = nn.Parameter(shift, requires_grad=sparse.bias.requires_grad)
     for key in ("running_mean", "running_var", "num_batches_tracked"):
         statistic: Tensor | None = getattr(sparse, key)
         setattr(norm, key, None if statistic is None else statistic.clone())

@@ -1,12 +1,16 @@
 """Record what a model does by running it once."""
 
+import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import fields, is_dataclass
+from functools import lru_cache
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.overrides import TorchFunctionMode
+from torch.utils.hooks import RemovableHandle
 
 from diffsparse.compact.graph import Call, Graph, Node, Value
 from diffsparse.compact.rules import OPAQUE, describe
@@ -31,7 +35,7 @@ _RENAMED = {
 
 
 # Asked for first: most arguments are such, and asking for the type of a tensor is slow.
-_PLAIN = (int, float, str, type(None))
+_PLAIN = (int, float, bool, str, type(None))
 
 
 def tensors_in(thing: Any) -> Iterator[Tensor]:
@@ -64,13 +68,22 @@ def canonical(func: Callable[..., Any]) -> str:
     return _RENAMED.get(name, name)
 
 
-def _is_in_place(func: Callable[..., Any], kwargs: dict[str, Any]) -> bool:
+@lru_cache(maxsize=1024)
+def _spelling(func: Callable[..., Any]) -> tuple[str, bool, bool]:
+    """The canonical name, whether it says that the first operand is written to, and whether it may only tell a size."""
     name: str = getattr(func, "__name__", "")
     augmented = name.startswith("__i") and name.endswith("__") and name not in {"__invert__", "__index__", "__int__"}
-    if "dropout" in name and kwargs.get("training") is False:
-        return False
     single = name.endswith("_") and not name.endswith("__")
-    return single or augmented or name == "__setitem__" or kwargs.get("inplace") is True or "out" in kwargs
+    op = canonical(func)
+    return op, single or augmented or name == "__setitem__", op in _METADATA or op.endswith(".__get__")
+
+
+def _is_in_place(op: str, spelled: bool, kwargs: dict[str, Any]) -> bool:
+    if not kwargs:
+        return spelled
+    if "dropout" in op and kwargs.get("training") is False:
+        return False
+    return spelled or kwargs.get("inplace") is True or "out" in kwargs
 
 
 class _Recorder(TorchFunctionMode):
@@ -78,29 +91,83 @@ class _Recorder(TorchFunctionMode):
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
-        self.graph = Graph([], [], [], dict(_named_tensors(model)))
+        self.names = {module: name for name, module in model.named_modules()}
+        self.graph = Graph([], [], [], dict(_named_tensors(self.names)))
         self.stack: list[Call] = []
         self._values: dict[int, Value] = {}
-        self._alive: list[Tensor] = []
-        for name, tensor in self.graph.tensors.items():
-            self.value(tensor, Value(tuple(tensor.shape), parameter=name, known=True, number=_number(tensor, True)))
+        # a tensor that dies takes its entry along, so that no `id` is taken for another's
+        self.alive: dict[int, weakref.ref[Tensor]] = {}
+        self._parameters = {id(tensor): name for name, tensor in self.graph.tensors.items()}
 
     def value(self, tensor: Tensor, new: Value | None = None) -> Value:
         """The value of `tensor`; of a tensor never seen before nothing is known."""
-        if new is not None or id(tensor) not in self._values:
-            self._values[id(tensor)] = new or Value(tuple(tensor.shape), touched=True)
-            self._alive.append(tensor)
-        return self._values[id(tensor)]
+        key = id(tensor)
+        if new is None:
+            seen = self._values.get(key)
+            if seen is not None:
+                return seen
+            new = self._unseen(tensor)
+        if key not in self.alive:
+            self.alive[key] = weakref.ref(tensor, lambda _: self._forget(key))
+        self._values[key] = new
+        return new
 
-    def _replace(self, thing: Any) -> Any:
-        if isinstance(thing, _PLAIN):
+    def _unseen(self, tensor: Tensor) -> Value:
+        name = self._parameters.get(id(tensor))
+        if name is None:
+            return Value(tuple(tensor.shape), touched=True)
+        return Value(tuple(tensor.shape), parameter=name, known=True, number=_number(tensor, True))
+
+    def watch(self) -> list[RemovableHandle]:
+        """Be told of every call of a module."""
+        # hooks for all modules are quicker than one on each, but run in front of those that a module has of its own
+        hooked = {module for module in self.names if module._forward_hooks}
+
+        def end(module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+            if module in self.names and module not in hooked:
+                self._end(module, args, kwargs, output)
+
+        everywhere = [
+            register_module_forward_pre_hook(self._begin),
+            register_module_forward_hook(end, with_kwargs=True),
+        ]
+        return everywhere + [module.register_forward_hook(self._end, with_kwargs=True) for module in hooked]
+
+    def _begin(self, module: nn.Module, args: tuple[Any, ...]) -> None:
+        name = self.names.get(module)
+        if name is None:
+            return
+        call = Call(name, module, self.stack[-1] if self.stack else None, first_node=len(self.graph.nodes))
+        if args and isinstance(args[0], Tensor):
+            call.input = self.value(args[0])
+        self.stack.append(call)
+        self.graph.calls.append(call)
+
+    def _end(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+        call = self.stack.pop()
+        call.plain = len(args) == 1 and not kwargs
+        call.last_node = len(self.graph.nodes)
+        if isinstance(output, Tensor):
+            call.output = self.value(output)
+            if call.output.known and call.output.touched and output.dim() > 0:
+                call.data = output.detach()[:1].clone()
+
+    def _forget(self, key: int) -> None:
+        del self.alive[key], self._values[key]
+
+    def _described(self, thing: Any, given: list[Tensor]) -> Any:
+        """`thing` with values in place of tensors, which are added to `given`."""
+        kind = type(thing)
+        if kind in _PLAIN:
             return thing
         if isinstance(thing, Tensor):
+            given.append(thing)
             return self.value(thing)
         if isinstance(thing, list | tuple):
-            return tuple(self._replace(item) for item in thing)
+            return tuple([item if type(item) in _PLAIN else self._described(item, given) for item in thing])
         if isinstance(thing, dict):
-            return {key: self._replace(item) for key, item in thing.items()}
+            return {key: self._described(item, given) for key, item in thing.items()}
+        given += tensors_in(thing)
         return thing
 
     def __torch_function__(
@@ -109,24 +176,25 @@ class _Recorder(TorchFunctionMode):
         kwargs = kwargs or {}
         if func is Tensor.__iter__:
             return iter(self.__torch_function__(torch.unbind, types, args, kwargs))
-        given = list(tensors_in((args, kwargs)))
-        inputs = [self.value(tensor) for tensor in given]
-        described = self._replace(args), self._replace(kwargs)
+        op, spelled_in_place, tells = _spelling(func)
+        given: list[Tensor] = []
+        described: Any = None if tells else (self._described(args, given), self._described(kwargs, given))
         result = func(*args, **kwargs)
-        in_place = _is_in_place(func, kwargs)
-        made = list(tensors_in(result))
+        made = [result] if isinstance(result, Tensor) else list(tensors_in(result))
+        if not made and (tells or not given):
+            return result
+        described = described or (self._described(args, given), self._described(kwargs, given))
+        in_place = _is_in_place(op, spelled_in_place, kwargs)
         if in_place and not made:
             made = given[:1]
-        op = canonical(func)
-        if not made and (not given or op in _METADATA or op.endswith(".__get__")):
-            return result
-        touched = any(value.touched for value in inputs)
+        inputs = [self.value(tensor) for tensor in given]
+        touched, known = False, bool(inputs)
+        for value in inputs:
+            touched, known = touched or value.touched, known and value.known
         # what is made from nothing may be made from sizes, or at random; a number may come from data
-        known = (
-            bool(inputs) and all(v.known for v in inputs) and op not in _RANDOM and not takes_number(op, args, kwargs)
-        )
+        known = known and op not in _RANDOM and not takes_number(op, args, kwargs)
         outputs = [Value(tuple(t.shape), known=known, touched=touched, number=_number(t, known)) for t in made]
-        node = Node(op, *described, inputs, outputs, result, self.stack[-1] if self.stack else None)
+        node = Node(op, described[0], described[1], inputs, outputs, result, self.stack[-1] if self.stack else None)
         if args and isinstance(args[0], Tensor) and not in_place:
             node.redo = lambda first: func(first, *args[1:], **kwargs)
         self.graph.nodes.append(node)
@@ -146,9 +214,10 @@ class _Recorder(TorchFunctionMode):
             place = written.untyped_storage().data_ptr()
         except (RuntimeError, NotImplementedError):
             return True
-        others = [t for t in self._alive if t is not written and t.untyped_storage().data_ptr() == place and place]
+        alive = [*self.graph.tensors.values(), *(t for seen in self.alive.values() if (t := seen()) is not None)]
+        others = [t for t in alive if t is not written and t.untyped_storage().data_ptr() == place and place]
         for tensor in {id(t): t for t in others}.values():
-            old = self._values[id(tensor)]
+            old = self.value(tensor)
             if old.parameter is None:
                 new = Value(tuple(tensor.shape), touched=True)
                 node.inputs.append(old)
@@ -187,19 +256,23 @@ def _number(tensor: Tensor, known: bool) -> float | None:
     return float(tensor.detach())
 
 
-def _named_tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    yield from model.named_parameters()
-    yield from model.named_buffers()
+def _named_tensors(names: dict[nn.Module, str]) -> Iterator[tuple[str, Tensor]]:
+    """Parameters, then buffers, of these modules; what is held twice goes by its first name."""
+    seen = set()
+    for place in ("_parameters", "_buffers"):
+        for module, name in names.items():
+            for key, tensor in getattr(module, place).items():
+                if tensor is not None and id(tensor) not in seen:
+                    seen.add(id(tensor))
+                    yield f"{name}.{key}" if name else key, tensor
 
 
 def capture(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Graph, Any]:
-    """Run `model` once in eval mode; return the graph and the model's output."""
+    """Run `model`, which is in eval mode, once; return the graph and the model's output."""
     recorder = _Recorder(model)
     for tensor in tensors_in((args, kwargs)):
         recorder.value(tensor, Value(tuple(tensor.shape), touched=True))
-    handles = []
-    for name, module in model.named_modules():
-        handles += _watch(recorder, name, module)
+    handles = recorder.watch()
     try:
         with torch.no_grad(), recorder:
             output = model(*args, **kwargs)
@@ -209,27 +282,5 @@ def capture(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     recorder.graph.results = [recorder.value(tensor) for tensor in tensors_in(output)]
     if not recorder.graph.results:
         raise SparsityError(f"{type(model).__name__} returned a {type(output).__name__} in which no tensor was found")
+    recorder.alive.clear()
     return recorder.graph, output
-
-
-def _watch(recorder: _Recorder, name: str, module: nn.Module) -> list[Any]:
-    def began(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        parent = recorder.stack[-1] if recorder.stack else None
-        call = Call(name, module, parent, first_node=len(recorder.graph.nodes), plain=len(args) == 1 and not kwargs)
-        if args and isinstance(args[0], Tensor):
-            call.input = recorder.value(args[0])
-        recorder.stack.append(call)
-        recorder.graph.calls.append(call)
-
-    def ended(_module: nn.Module, _args: Any, _kwargs: Any, output: Any) -> None:
-        call = recorder.stack.pop()
-        call.last_node = len(recorder.graph.nodes)
-        if isinstance(output, Tensor):
-            call.output = recorder.value(output)
-            if call.output.known and call.output.touched and output.dim() > 0:
-                call.data = output.detach()[:1].clone()
-
-    return [
-        module.register_forward_pre_hook(began, with_kwargs=True, prepend=True),
-        module.register_forward_hook(ended, with_kwargs=True),
-    ]

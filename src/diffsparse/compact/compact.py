@@ -15,7 +15,7 @@ from diffsparse.compact.graph import Graph
 from diffsparse.compact.numbers import write_numbers
 from diffsparse.compact.plan import Kept, Plan
 from diffsparse.compact.planner import make_plan
-from diffsparse.compact.verify import Trials
+from diffsparse.compact.verify import Trials, copied, default_tolerance, same_draws
 from diffsparse.errors import SparsityError, SparsityWarning, require_number, require_whole
 from diffsparse.measure import Measurement, measure
 from diffsparse.measure.example import Example
@@ -128,14 +128,16 @@ def compact(
     problem: Exception | None = None
     for attempt in _ATTEMPTS:
         small = bake(model).eval()
-        graph = _recorded(small, example)
+        graph, answer = _recorded(small, example)
         if trials is None:
-            trials = Trials(small, example.args, example.kwargs, tolerance)
+            limit = default_tolerance(small) if tolerance is None else tolerance
+            trials = Trials(example.args, example.kwargs, answer, limit)
             _warn_of_reads(model, graph)
             _warn_of_idle(small, graph)
         plan, numbers = make_plan(Analysis(graph, round_to=round_to, **attempt), fold)
         if strict and plan.kept:
             raise SparsityError(f"strict=True, but some layers cannot be made narrower:\n{plan}")
+        trials.ask(small, any_size=not plan.needs_size)
         try:
             write_numbers(shrink_in_place(small, plan), numbers)
             difference = trials.check(small, any_size=not plan.needs_size)
@@ -151,9 +153,11 @@ def compact(
     raise SparsityError(f"{type(model).__name__} could not be compacted without changing it: {problem}") from problem
 
 
-def _recorded(model: nn.Module, example: Example) -> Graph:
+def _recorded(model: nn.Module, example: Example) -> tuple[Graph, Any]:
+    args, kwargs = copied((example.args, example.kwargs))
     try:
-        return capture(model, example.args, example.kwargs)[0]
+        with same_draws():
+            return capture(model, args, kwargs)
     except Exception:
         # if it is the model that does not run, say so with the shapes
         example.run(model)

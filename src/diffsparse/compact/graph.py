@@ -5,10 +5,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor, nn
 
 Mask = np.ndarray[Any, np.dtype[np.bool_]]
+
+_NO_CHANNELS, _NO_NUMBERS = np.zeros(0, bool), np.zeros(0)
 
 
 @dataclass(eq=False, repr=False)
@@ -27,9 +28,9 @@ class Value:
     """What it holds, if it is a single number that is the same for every input."""
     axis: int | None = None
     """The dimension whose entries are channels; None where no rule tracks them."""
-    fixed: Mask = field(default_factory=lambda: np.zeros(0, bool))
+    fixed: Mask = field(default_factory=lambda: _NO_CHANNELS)
     """Channels that are one and the same number everywhere, for every input of every size."""
-    numbers: np.ndarray[Any, np.dtype[np.float64]] = field(default_factory=lambda: np.zeros(0))
+    numbers: np.ndarray[Any, np.dtype[np.float64]] = field(default_factory=lambda: _NO_NUMBERS)
     """That number, for fixed channels."""
     same_as: "Value | None" = None
     """A value that this one always equals, entry by entry."""
@@ -37,9 +38,9 @@ class Value:
     """For a reshape in progress: the value it comes from, and the channel of that value at every entry."""
     taken_from: "tuple[Value, np.ndarray[Any, np.dtype[np.int64]]] | None" = None
     """For a value that only moves entries of another: that one, and its channel at each channel of this one."""
-    need: Mask = field(default_factory=lambda: np.zeros(0, bool))
+    need: Mask = field(default_factory=lambda: _NO_CHANNELS)
     """Channels whose contents somebody reads."""
-    keep: Mask = field(default_factory=lambda: np.zeros(0, bool))
+    keep: Mask = field(default_factory=lambda: _NO_CHANNELS)
     """Channels that are physically there after compaction."""
 
     def __repr__(self) -> str:
@@ -62,10 +63,12 @@ class Value:
         count = self.shape[axis]
         self.fixed = np.zeros(count, bool) if fixed is None else fixed
         self.numbers = np.zeros(count)
-        self.known = self.known or bool(self.fixed.all())
-        if data is not None and self.fixed.any():
-            first = data.detach().movedim(axis, 0).reshape(count, -1)[:, 0]
-            self.numbers = np.where(self.fixed, first.double().cpu().numpy(), 0.0)
+        if not some(self.fixed):
+            return
+        self.known = self.known or every(self.fixed)
+        if data is not None and data.numel() > 0:
+            first = data.as_strided((count,), (data.stride(axis),))
+            self.numbers = np.where(self.fixed, np.array(first.tolist(), np.float64), 0.0)
 
     @property
     def zero(self) -> Mask:
@@ -124,6 +127,8 @@ class Node:
     """The layer that it is, for operations with weights."""
     rule: Any = None
     """The rule that describes it."""
+    operands: list[Any] = field(default_factory=list)
+    """What the rule of a pointwise operation found out of its inputs."""
     reason: str = ""
     """Why its operands are kept at full width, if they are."""
 
@@ -153,11 +158,21 @@ class Graph:
         return counts
 
 
-def all_channels(count: int) -> Mask:
-    """A mask that chooses every channel."""
+def some(mask: Mask) -> bool:
+    """Whether any channel is chosen; several times as quick as `mask.any()`, and asked for each node many times."""
+    return bool(np.count_nonzero(mask))
+
+
+def every(mask: Mask) -> bool:
+    """Whether all channels are chosen."""
+    return bool(np.count_nonzero(mask) == mask.size)
+
+
+def all_channels(count: int | tuple[int, ...]) -> Mask:
+    """A mask that chooses every channel, or every pair of channels."""
     return np.ones(count, bool)
 
 
 def as_mask(tensor: Tensor) -> Mask:
-    """A bool tensor as a mask."""
-    return np.asarray(tensor.detach().to(torch.bool).cpu().numpy())
+    """Where a tensor is not zero, as a mask."""
+    return np.asarray(tensor.bool().numpy(force=True))

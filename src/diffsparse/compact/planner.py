@@ -9,7 +9,7 @@ from torch import nn
 
 from diffsparse.compact.analyse import Analysis
 from diffsparse.compact.fold import fold_batch_norms
-from diffsparse.compact.graph import Call, Graph, Mask, Node
+from diffsparse.compact.graph import Call, Graph, Mask, Node, every, some
 from diffsparse.compact.numbers import Numbers
 from diffsparse.compact.plan import Kept, LayerPlan, Plan, TensorSlice
 from diffsparse.compact.rules.layers import Layer, fold_into_bias
@@ -39,7 +39,7 @@ def make_plan(analysis: Analysis, fold: bool = False) -> tuple[Plan, Numbers]:
             if owner and not (layer.rows.all() and layer.columns.all()):
                 inputs = _pair(layer.columns) if layer.pairs.size else None
                 layers[owner] = LayerPlan(what="sliced", inputs=inputs, outputs=_pair(layer.rows))
-        elif layer.rows.any():
+        elif some(layer.rows):
             _plan_layer(node, layer, analysis.graph, tensors, layers, numbers)
         else:
             _plan_constant(node, layer, layers, numbers)
@@ -47,13 +47,15 @@ def make_plan(analysis: Analysis, fold: bool = False) -> tuple[Plan, Numbers]:
         if isinstance(node.rule, Pointwise):
             for name, dims in node.rule.slices(node).items():
                 if not all(mask.all() for mask in dims.values()):
-                    tensors[name] = TensorSlice(dims={dim: _indices(mask) for dim, mask in dims.items()})
+                    cut = {dim: _indices(mask) for dim, mask in dims.items()}
+                    tensors[name] = TensorSlice(dims=cut, shape=list(analysis.graph.tensors[name].shape))
     for name, module in analysis.modules.items():
         if isinstance(module, WeightedSum):
             _drop_components(name, module, tensors, layers)
-    layers = {name: layer for name, layer in layers.items() if not _inside_removed(name, layers)}
-    tensors = {name: kept for name, kept in tensors.items() if not _inside_removed(name, layers)}
-    tensors = {name: replace(kept, shape=list(analysis.graph.tensors[name].shape)) for name, kept in tensors.items()}
+    gone = {name for name, layer in layers.items() if layer.what in {"removed", "identity", "map", "constant"}}
+    if gone:
+        layers = {name: layer for name, layer in layers.items() if not _inside(name, gone)}
+        tensors = {name: kept for name, kept in tensors.items() if not _inside(name, gone)}
     numbers.forget_all_but({name for name, layer in layers.items() if layer.what not in {"removed", "identity"}})
     plan = Plan(tensors=tensors, layers=layers, kept=_kept(analysis))
     if fold:
@@ -76,32 +78,31 @@ def _drop_components(
     if len(alive) == len(total.components):
         return
     prefix = f"{name}." if name else ""
-    tensors[f"{prefix}weights"] = TensorSlice(dims={0: alive})
+    tensors[f"{prefix}weights"] = TensorSlice(dims={0: alive}, shape=list(total.weights.shape))
     for i, key in enumerate(total.components._modules):
         if i not in alive:
             layers[f"{prefix}components.{key}"] = LayerPlan(what="removed")
 
 
-def _inside_removed(name: str, layers: dict[str, LayerPlan]) -> bool:
+def _inside(name: str, gone: set[str]) -> bool:
     """Whether `name` lies in a module that leaves the tree."""
     parts = name.split(".")
-    around = (".".join(parts[:depth]) for depth in range(1, len(parts)))
-    return any(outer in layers and layers[outer].what in {"removed", "identity", "map", "constant"} for outer in around)
+    return any(".".join(parts[:depth]) in gone for depth in range(1, len(parts)))
 
 
 def _pair(mask: Mask) -> tuple[int, int]:
-    return len(mask), int(mask.sum())
+    return len(mask), int(np.count_nonzero(mask))
 
 
 def _indices(mask: Mask) -> list[int]:
-    return [int(i) for i in np.flatnonzero(mask)]
+    found: list[int] = np.flatnonzero(mask).tolist()
+    return found
 
 
 def _positions(chosen: Mask, present: Mask) -> list[int] | None:
     """Where the chosen channels lie among those present; None if they are all of them."""
-    if np.array_equal(chosen, present):
-        return None
-    return [int(i) for i in np.flatnonzero(chosen[present])]
+    among = chosen[present]
+    return None if every(among) else _indices(among)
 
 
 def _channel_dim(node: Node) -> int:
@@ -121,15 +122,15 @@ def _plan_layer(
     name, out = layer.call.name, node.output
     present = layer.input.keep if layer.input.axis is not None else np.ones_like(layer.columns)
     extra = fold_into_bias(layer, graph.tensors[layer.tensors["weight"]]) if layer.pairs.size else None
-    folds = extra is not None and bool((extra[torch.from_numpy(layer.rows)] != 0).any())
+    folds = extra is not None and bool(extra[layer.rows].any())
     select, expand = _positions(layer.columns, present), _positions(layer.rows, out.keep)
     _add_slices(tensors, layer, graph)
     if folds:
         assert extra is not None
-        numbers.bias[name] = extra[torch.from_numpy(layer.rows)]
+        numbers.bias[name] = torch.from_numpy(extra[layer.rows])
     if expand is not None:
         numbers.fill[name] = torch.from_numpy(np.where(out.fixed, out.numbers, 0.0)[out.keep])
-    if layer.rows.all() and layer.columns.all() and select is None and expand is None and not folds:
+    if every(layer.rows) and every(layer.columns) and select is None and expand is None and not folds:
         return
     layers[name] = LayerPlan(
         what="ragged" if layer.ragged else "sliced",
@@ -137,7 +138,7 @@ def _plan_layer(
         outputs=_pair(layer.rows),
         select=select,
         expand=expand,
-        width=int(out.keep.sum()),
+        width=int(np.count_nonzero(out.keep)),
         dim=_channel_dim(node),
         adds_bias=folds and "bias" not in layer.tensors,
         groups=_live_groups(layer) if layer.groups > 1 else None,
@@ -181,17 +182,24 @@ def _live_groups(layer: Layer) -> int:
 
 
 def _add_slices(tensors: dict[str, TensorSlice], layer: Layer, graph: Graph) -> None:
+    every_row, every_column = every(layer.rows), every(layer.columns)
+    if every_row and every_column:
+        return
+    rows = {} if every_row else {0: _indices(layer.rows)}
     for role, name in layer.tensors.items():
-        dims: dict[int, Mask] = {0: layer.rows}
+        shape = list(graph.tensors[name].shape)
         if role == "weight" and layer.groups > 1:
-            if not (layer.rows.all() and layer.columns.all()):
-                tensors[name] = _grouped_slice(layer)
+            tensors[name] = replace(_grouped_slice(layer), shape=shape)
             continue
+        cut = rows
         if role == "weight" and layer.pairs.size:
-            dims = {0: layer.columns, 1: layer.rows} if layer.transposed else {0: layer.rows, 1: layer.columns}
-        cut = {dim: _indices(mask) for dim, mask in dims.items() if not mask.all()}
-        if cut and graph.tensors[name].dim() > 0:
-            tensors[name] = TensorSlice(dims=cut)
+            across = {} if every_column else {1: _indices(layer.columns)}
+            # dimension 0 first, whichever of the two it is
+            cut = {**rows, **across}
+            if layer.transposed:
+                cut = {1 - dim: kept for dim, kept in reversed(cut.items())}
+        if cut and shape:
+            tensors[name] = TensorSlice(dims=cut, shape=shape)
 
 
 def _grouped_slice(layer: Layer) -> TensorSlice:

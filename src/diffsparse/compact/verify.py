@@ -1,6 +1,7 @@
 """The last word: run both models and compare."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -76,18 +77,28 @@ def _apart(a: Tensor, b: Tensor) -> float:
 class Trials:
     """Inputs and what the original gives for them.
 
-    They are the example, a random one like it, one with one more sample, and one with one more pixel each way. An input
-    that the original refuses does not count. Random numbers that the model itself draws are the same each time.
+    There are two: the example, and random numbers with one more sample and another size, as far as the original takes
+    them. Random numbers that the model itself draws are the same each time.
+
+    Args:
+        args: positional arguments of the example.
+        kwargs: its keyword arguments.
+        answer: what the original gave for the example, under `same_draws`.
+        tolerance: largest relative difference to accept.
     """
 
-    def __init__(
-        self, original: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], tolerance: float | None = None
-    ) -> None:
-        self.tolerance = default_tolerance(original) if tolerance is None else tolerance
-        both = (args, kwargs)
-        trials = [both, random_like(both, torch.Generator().manual_seed(0)), _one_more(both)]
-        self.trials = [(trial, _answer(original, trial)) for trial in trials]
-        self.larger = (_grown(both), _answer(original, _grown(both)))
+    def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any], answer: Any, tolerance: float) -> None:
+        self.tolerance = tolerance
+        self._example = (args, kwargs)
+        self._answer = answer
+        self._others: dict[bool, list[tuple[Any, Any]]] = {}
+
+    def ask(self, original: nn.Module, *, any_size: bool = True) -> None:
+        """Let the original answer, before anything is done to it; `any_size` as for the compact model to come."""
+        if any_size not in self._others:
+            answered = ((trial, _answer(original, trial)) for trial in _trials(self._example, any_size))
+            told = [(trial, answer) for trial, answer in _until_telling(answered) if answer is not None]
+            self._others[any_size] = told[-1:]
 
     def check(self, compacted: nn.Module, *, any_size: bool = True) -> float:
         """The largest difference; raise if it is more than the tolerance."""
@@ -99,9 +110,31 @@ class Trials:
         return difference
 
     def largest_difference(self, compacted: nn.Module, *, any_size: bool = True) -> float:
-        """Largest relative difference of the outputs; the larger input is left out unless `any_size`."""
-        trials = [*self.trials, *([self.larger] if any_size else [])]
-        return max(difference(answer, _run(compacted, trial)) for trial, answer in trials if answer is not None)
+        """Largest relative difference of the outputs; other sizes are left out unless `any_size`."""
+        trials = [(self._example, self._answer), *self._others[any_size]]
+        return max(difference(answer, _run(compacted, trial)) for trial, answer in trials)
+
+
+def _trials(example: Any, any_size: bool) -> Iterator[Any]:
+    """Inputs to try, those that show most first; a smaller size than the example's is as good as a larger one."""
+    generator = torch.Generator().manual_seed(0)
+    if any_size:
+        for changed in (_one_more(_resized(example, _half)), _resized(example, _half), _one_more(_resized(example))):
+            yield random_like(changed, generator)
+    for changed in (_one_more(example), example):
+        yield random_like(changed, generator)
+    # for a model that does not take any numbers
+    if any_size:
+        yield _one_more(_resized(example))
+    yield _one_more(example)
+
+
+def _until_telling(answered: Iterable[tuple[Any, Any]]) -> Iterator[tuple[Any, Any]]:
+    """Trials up to the first one to which every tensor of the answer is a number somewhere."""
+    for trial, answer in answered:
+        yield trial, answer
+        if answer is not None and all(bool(torch.isfinite(tensor).any()) for tensor in tensors_in(answer)):
+            return
 
 
 def _answer(model: nn.Module, trial: Any) -> Any:
@@ -112,11 +145,22 @@ def _answer(model: nn.Module, trial: Any) -> Any:
         return None
 
 
-@torch.no_grad()
-def _run(model: nn.Module, trial: Any) -> Any:
-    args, kwargs = _each_tensor(torch.clone, trial)
-    with torch.random.fork_rng():
+@contextmanager
+def same_draws() -> Iterator[None]:
+    """No gradients, and the same random numbers each time; afterwards the random state is what it was."""
+    with torch.no_grad(), torch.random.fork_rng():
         torch.manual_seed(0)
+        yield
+
+
+def copied(thing: Any) -> Any:
+    """`thing` with copies of its tensors, which a model may write to."""
+    return _each_tensor(torch.clone, thing)
+
+
+def _run(model: nn.Module, trial: Any) -> Any:
+    args, kwargs = copied(trial)
+    with same_draws():
         return model(*args, **kwargs)
 
 
@@ -125,12 +169,17 @@ def _one_more(thing: Any) -> Any:
     return _each_tensor(lambda tensor: torch.cat([tensor, tensor[:1]]) if tensor.dim() > 0 else tensor, thing)
 
 
-def _grown(thing: Any) -> Any:
-    """Images with one more pixel each way: every dimension behind the second."""
+def _half(size: int) -> int:
+    return size // 2 + 1 if size > 2 else size + 1
 
-    def grow(tensor: Tensor) -> Tensor:
+
+def _resized(thing: Any, change: Callable[[int], int] = lambda size: size + 1) -> Any:
+    """Images of another size: every dimension behind the second changed, by default one more pixel."""
+
+    def resize(tensor: Tensor) -> Tensor:
         if tensor.dim() < 3 or not tensor.is_floating_point():
             return tensor
-        return F.pad(tensor, [0, 1] * (tensor.dim() - 2), value=0.5)
+        more = [change(size) - size for size in reversed(tensor.shape[2:])]
+        return F.pad(tensor, [n for by in more for n in (0, by)], value=0.5)
 
-    return _each_tensor(grow, thing)
+    return _each_tensor(resize, thing)

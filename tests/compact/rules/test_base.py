@@ -59,7 +59,8 @@ def test_pin_and_unite_and_widen_report_change_once() -> None:
     assert not unite([a, b])
     assert widen(a, np.array([False, False, True]))
     assert not widen(a, np.array([False, False, True]))
-    assert pin([a, b])
+    c = value([0, 1, 0])
+    assert pin([a, c])
     assert b.keep.all()
     assert not pin([a, b])
 

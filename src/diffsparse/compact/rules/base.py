@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 import numpy as np
 from torch import Tensor
 
-from diffsparse.compact.graph import Graph, Mask, Node, Value
+from diffsparse.compact.graph import Graph, Mask, Node, Value, every, some
 
 
 class Rule:
@@ -60,26 +60,30 @@ def pin(values: list[Value]) -> bool:
     """All channels of these values are physically there."""
     changed = False
     for value in map(tracked, values):
-        if value.axis is not None and not value.keep.all():
+        if value.axis is not None and not every(value.keep):
             value.keep[:] = True
             changed = True
     return changed
 
 
 def unite(values: list[Value]) -> bool:
-    """The same channels are physically there in all of these values."""
-    together = np.logical_or.reduce([value.keep for value in values])
-    changed = any(not np.array_equal(value.keep, together) for value in values)
-    for value in values:
-        value.keep[:] = together
+    """The same channels are physically there in all of these values, from now on: they share one mask."""
+    first = values[0].keep
+    changed = False
+    for value in values[1:]:
+        if value.keep is not first:
+            changed = changed or some(value.keep != first)
+            first |= value.keep
+            value.keep = first
     return changed
 
 
 def widen(value: Value, mask: Mask) -> bool:
     """These channels of `value`, too, are physically there."""
-    new = mask & ~value.keep
+    if not some(mask & ~value.keep):
+        return False
     value.keep |= mask
-    return bool(new.any())
+    return True
 
 
 def argument(node: Node, position: int, name: str, default: Any = None) -> Any:

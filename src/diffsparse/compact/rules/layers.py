@@ -6,13 +6,15 @@ directly, or twice) takes the width that its operands have.
 """
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 
-from diffsparse.compact.graph import Call, Graph, Mask, Node, Value, all_channels, as_mask
+from diffsparse.compact.graph import Call, Graph, Mask, Node, Value, all_channels, as_mask, some
 from diffsparse.compact.rules.base import Rule, argument, pin, read_all, unite, widen
+
+_NO_CHANNELS, _NO_PAIRS = np.zeros(0, bool), np.zeros((0, 0), bool)
 
 
 @dataclass(eq=False)
@@ -28,8 +30,10 @@ class Layer:
     """The operand, where its channels do not lie as the layer has them."""
     call: Call | None = None
     """The module call that is this layer and nothing else, if it is free."""
-    pairs: Mask = field(default_factory=lambda: np.zeros((0, 0), bool))
+    pairs: Mask = field(default_factory=lambda: _NO_PAIRS)
     """(outputs, inputs of a group): whether any weight between them is not zero."""
+    dense: bool = False
+    """Whether no weight at all is zero."""
     groups: int = 1
     transposed: bool = False
     eps: float = 0.0
@@ -42,9 +46,9 @@ class Layer:
     """Layers with the same weights, this one included."""
     pinned: bool = False
     """Whether something else, too, uses its weights."""
-    rows: Mask = field(default_factory=lambda: np.zeros(0, bool))
+    rows: Mask = field(default_factory=lambda: _NO_CHANNELS)
     """Outputs that it computes after compaction."""
-    columns: Mask = field(default_factory=lambda: np.zeros(0, bool))
+    columns: Mask = field(default_factory=lambda: _NO_CHANNELS)
     """Inputs that it takes after compaction."""
 
     @property
@@ -63,6 +67,12 @@ class Layer:
             read_all(self.given)
         elif self.input.axis is not None:
             self.input.need |= self.columns
+
+    def keep_operand(self) -> bool:
+        """Keep of the operand what a select takes from it, or all where its channels lie otherwise."""
+        if self.given is not None:
+            return pin([self.given])
+        return self.free and self.input.axis is not None and widen(self.input, self.columns)
 
     def agree(self) -> bool:
         """Give all uses of the same weights the same widths; whether anything changed."""
@@ -120,8 +130,13 @@ class Matrix(Rule):
         return True
 
     def _describe(self, node: Node, layer: Layer, graph: Graph) -> None:
-        weight = graph.tensors[layer.tensors["weight"]]
-        some = (weight != 0).flatten(2).any(2) if weight.dim() > 2 else weight != 0
+        weight = graph.tensors[layer.tensors["weight"]].detach()
+        # mostly no weight is zero, which is found out quickest
+        layer.dense = bool(weight.all())
+        if layer.dense:
+            pairs = all_channels(weight.shape[:2])
+        else:
+            pairs = as_mask(weight.flatten(2).any(2) if weight.dim() > 2 else weight)
         layer.folds = not self.transposed
         if self.spatial:
             padding = argument(node, 4, "padding", 0)
@@ -130,8 +145,9 @@ class Matrix(Rule):
             layer.groups = argument(node, 6, "groups", 1)
         if self.transposed:
             # (inputs, outputs of a group) to (outputs, inputs of a group)
-            some = some.view(layer.groups, -1, some.shape[1]).transpose(1, 2).flatten(0, 1)
-        layer.pairs = as_mask(some)
+            blocks = pairs.reshape(layer.groups, -1, pairs.shape[1]).swapaxes(1, 2)
+            pairs = blocks.reshape(-1, blocks.shape[2])
+        layer.pairs = pairs
 
     @staticmethod
     def _live_inputs(layer: Layer, folding: bool) -> Mask:
@@ -142,9 +158,12 @@ class Matrix(Rule):
         return ~(source.fixed if folding else source.zero)
 
     def _fixed(self, layer: Layer, outputs: int) -> Mask:
-        live = self._live_inputs(layer, layer.folds).reshape(layer.groups, 1, -1)
+        live = self._live_inputs(layer, layer.folds)
+        if layer.dense and layer.groups == 1:
+            return np.full(outputs, not some(live))
+        live = live.reshape(layer.groups, 1, -1)
         reads = layer.pairs.reshape(layer.groups, outputs // layer.groups, -1) & live
-        return np.asarray(~reads.any(2).reshape(-1))
+        return np.asarray(~np.logical_or.reduce(reads, axis=2).reshape(-1))
 
     def needs(self, node: Node) -> None:
         layer, out = node.layer, node.output
@@ -158,29 +177,26 @@ class Matrix(Rule):
         layer.read_operand()
 
     def _reads(self, layer: Layer, rows: Mask) -> Mask:
-        live = self._live_inputs(layer, layer.folds and layer.free).reshape(layer.groups, -1)
+        live = self._live_inputs(layer, layer.folds and layer.free)
+        if layer.dense and layer.groups == 1:
+            return live if some(rows) else np.zeros_like(live)
+        live = live.reshape(layer.groups, -1)
         pairs = layer.pairs.reshape(layer.groups, -1, layer.pairs.shape[1])
-        read = (pairs & rows.reshape(layer.groups, -1, 1)).any(1) & live
+        read = np.logical_or.reduce(pairs & rows.reshape(layer.groups, -1, 1), axis=1) & live
         return np.asarray(read.reshape(-1))
 
     def couple(self, node: Node) -> bool:
-        layer = node.layer
-        if layer.given is not None:
-            pinned = pin([layer.given])
-            return self._couple(node) or pinned
-        return self._couple(node)
-
-    def _couple(self, node: Node) -> bool:
         layer, out = node.layer, node.output
         source = layer.input
         if layer.free:
             # rows that only fill up a group are computed, so they are there
             changed = widen(out, layer.rows)
-            return (source.axis is not None and widen(source, layer.columns)) or changed
+            return layer.keep_operand() or changed
+        changed = layer.keep_operand()
         if layer.groups > 1:
             layer.rows, layer.columns = all_channels(out.channels), all_channels(len(layer.columns))
-            return pin([source, out])
-        changed = layer.agree()
+            return pin([source, out]) or changed
+        changed = layer.agree() or changed
         layer.rows = out.keep
         layer.columns = source.keep if source.axis is not None else all_channels(layer.pairs.shape[1])
         return bool(changed)
@@ -227,10 +243,15 @@ class BatchNorm(Rule):
     """A channel with scale zero is its shift; a fixed channel stays fixed."""
 
     reason = "channels that do not lie along dimension 1"
+    _roles: ClassVar = {
+        "running_mean": (1, "running_mean"),
+        "running_var": (2, "running_var"),
+        "weight": (3, "weight"),
+        "bias": (4, "bias"),
+    }
 
     def facts(self, node: Node, graph: Graph) -> bool:
-        roles = {"running_mean": (1, "running_mean"), "running_var": (2, "running_var")}
-        names = _tensors(node, {**roles, "weight": (3, "weight"), "bias": (4, "bias")})
+        names = _tensors(node, self._roles)
         source = argument(node, 0, "input")
         if names is None:
             return False
@@ -241,7 +262,7 @@ class BatchNorm(Rule):
         tracked_input = layer.input.axis is not None and not own_statistics
         fixed = source.fixed.copy() if tracked_input else np.zeros(channels, bool)
         if "weight" in names:
-            fixed |= as_mask(graph.tensors[names["weight"]] == 0)
+            fixed |= ~as_mask(graph.tensors[names["weight"]])
         node.layer = layer
         node.output.track(1, fixed, node.result)
         return True
@@ -254,28 +275,28 @@ class BatchNorm(Rule):
     def couple(self, node: Node) -> bool:
         layer, out = node.layer, node.output
         source = layer.input
-        if layer.given is not None:
-            pinned = pin([layer.given])
-            return pinned or (not layer.free and pin([out]))
+        changed: bool = layer.keep_operand()
         if layer.free:
-            return source.axis is not None and widen(source, layer.columns)
-        changed = pin([out]) if source.axis is None else unite([source, out])
+            return changed
+        changed = (pin([out]) if source.axis is None else unite([source, out])) or changed
         changed = layer.agree() or changed
         layer.rows = layer.columns = out.keep
         return bool(changed)
 
 
-def fold_into_bias(layer: Layer, weight: torch.Tensor) -> torch.Tensor:
-    """What the fixed inputs that are no longer there add to each output."""
-    total = torch.zeros(len(layer.rows), dtype=torch.float64)
+def fold_into_bias(layer: Layer, weight: torch.Tensor) -> np.ndarray[Any, np.dtype[np.float64]] | None:
+    """What the fixed inputs that are no longer there add to each output; None if nothing."""
     source = layer.input
     if source.axis is None or not layer.folds:
-        return total
-    gone = torch.from_numpy(np.where(layer.columns, 0.0, np.where(source.fixed, source.numbers, 0.0)))
+        return None
+    gone = np.where(source.fixed & ~layer.columns, source.numbers, 0.0)
+    if not gone.any():
+        return None
     summed = weight.detach().double().cpu()
     summed = summed.flatten(2).sum(2) if summed.dim() > 2 else summed
-    blocks = summed.view(layer.groups, -1, summed.shape[1])
-    return torch.einsum("goi,gi->go", blocks, gone.view(layer.groups, -1)).reshape(-1)
+    blocks = summed.numpy().reshape(layer.groups, -1, summed.shape[1])
+    added = np.einsum("goi,gi->go", blocks, gone.reshape(layer.groups, -1))
+    return np.asarray(added.reshape(-1))
 
 
 OPERATORS: dict[str, Any] = {

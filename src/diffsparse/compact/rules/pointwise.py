@@ -32,9 +32,12 @@ class Pointwise(Rule):
             return False
         out = node.output
         axis = axes.pop() + len(out.shape)
-        if axis < 0 or any(not self._aligned(operand) for operand in self.operands(node, axis)):
+        if axis < 0:
             return False
-        out.track(axis, self._fixed(node, graph, axis), node.result)
+        node.operands = self.operands(node, axis)
+        if any(not self._aligned(operand) for operand in node.operands):
+            return False
+        out.track(axis, self._fixed(node, graph, out.shape[axis]), node.result)
         if takes_number(node.op, node.args, node.kwargs):
             # what the number makes of a zero is known if it is zero again
             zeros = np.logical_and.reduce(
@@ -48,11 +51,10 @@ class Pointwise(Rule):
     @staticmethod
     def operands(node: Node, axis: int) -> list[Operand]:
         """Every operand with the dimension that lies along the channels of the result."""
-        found = []
+        found, shape = [], node.output.shape
         for value in node.inputs:
-            dim = axis - len(node.output.shape) + len(value.shape)
-            along = dim >= 0 and value.shape[dim] == node.output.shape[axis]
-            along = along and (node.output.shape[axis] > 1 or value.axis is not None)
+            dim = axis - len(shape) + len(value.shape)
+            along = dim >= 0 and value.shape[dim] == shape[axis] and (shape[axis] > 1 or value.axis is not None)
             found.append(Operand(value, dim if along else None))
         return found
 
@@ -61,32 +63,27 @@ class Pointwise(Rule):
         value = operand.value
         return operand.dim is None or value.axis == operand.dim or value.parameter is not None
 
-    def _fixed(self, node: Node, graph: Graph, axis: int) -> Mask:
-        count = node.output.shape[axis]
-        fixed, vanishing = np.ones(count, bool), np.zeros(count, bool)
-        for position, operand in enumerate(self.operands(node, axis)):
-            constant, zero = self._constant(operand, graph, count)
+    def _fixed(self, node: Node, graph: Graph, count: int) -> Mask:
+        fixed, vanishing = np.ones(count, bool), None
+        for position, operand in enumerate(node.operands):
+            constant, numbers = self._constant(operand, graph)
             fixed &= constant
             if node.op == "mul" or (node.op == "div" and position == 0):
-                vanishing |= zero
-        return fixed | vanishing
+                zero = constant & (numbers == 0)
+                vanishing = zero if vanishing is None else vanishing | zero
+        return fixed if vanishing is None else np.asarray(fixed | vanishing)
 
     @staticmethod
-    def _constant(operand: Operand, graph: Graph, count: int) -> tuple[Mask, Mask]:
+    def _constant(operand: Operand, graph: Graph) -> tuple[Any, Any]:
+        """Where the operand is one number, and which; for each channel or, where it is broadcast, for all."""
         value = operand.value
         if value.axis is not None:
-            # one channel is broadcast over all
-            return np.broadcast_to(value.fixed, count), np.broadcast_to(value.zero, count)
-        nothing = np.zeros(count, bool)
+            return value.fixed, value.numbers
         if value.number is not None:
-            return ~nothing, np.full(count, value.number == 0)
-        if value.parameter is None:
-            return nothing, nothing
-        tensor = graph.tensors[value.parameter]
-        if operand.dim is None:
-            return nothing, nothing
-        constant, numbers = numbers_along(tensor, operand.dim)
-        return constant, constant & (numbers == 0)
+            return True, value.number
+        if value.parameter is None or operand.dim is None:
+            return False, 0.0
+        return numbers_along(graph.tensors[value.parameter], operand.dim)
 
     @staticmethod
     def _note_equal(node: Node, graph: Graph) -> None:
@@ -100,27 +97,24 @@ class Pointwise(Rule):
             node.output.same_as = second
 
     def needs(self, node: Node) -> None:
-        assert node.output.axis is not None
-        for operand in self.operands(node, node.output.axis):
+        for operand in node.operands:
             if operand.dim is None or operand.value.labels is not None:
                 read_all(operand.value)
             elif operand.value.axis is not None:
                 operand.value.need |= node.output.need
 
     def couple(self, node: Node) -> bool:
-        assert node.output.axis is not None
         if node.rigid:
             return pin([node.output, *node.inputs])
-        operands = [o for o in self.operands(node, node.output.axis) if o.value.axis is not None]
+        operands = [o for o in node.operands if o.value.axis is not None]
         changed = unite([node.output, *(o.value for o in operands if o.dim is not None)])
         return pin([o.value for o in operands if o.dim is None]) or changed
 
     def slices(self, node: Node) -> dict[str, dict[int, Mask]]:
         """Parameters that lie along the channels, and what of them stays."""
-        assert node.output.axis is not None
         return {
             operand.value.parameter: {operand.dim: node.output.keep}
-            for operand in self.operands(node, node.output.axis)
+            for operand in node.operands
             if operand.value.parameter is not None and operand.dim is not None
         }
 
