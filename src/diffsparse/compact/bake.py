@@ -45,8 +45,12 @@ def check_model(model: Model) -> Model:
 
 
 def bake(model: nn.Module) -> nn.Module:
-    """A copy of `model` in which sparse batch norms and sums are ordinary ones."""
+    """A copy of `model` in which sparse batch norms, sums and wired stages are ordinary ones.
+
+    A module that computes its weights may have a method `ordinary()`, which gives the one that stores them.
+    """
     duplicate = Duplicate()
+    settled: list[nn.Module] = []
     try:
         # from the inside out: a sum may hold sparse layers
         for module in reversed(list(model.modules())):
@@ -55,6 +59,10 @@ def bake(model: nn.Module) -> nn.Module:
             elif isinstance(module, SparseSum):
                 total = WeightedSum(duplicate(module.components), module.gate())
                 duplicate.made[id(module)] = total.train(module.training)
+            elif callable(ordinary := getattr(module, "ordinary", None)):
+                # copies are known by the identity of what they were made from, which must live as long
+                settled.append(ordinary())
+                duplicate.made[id(module)] = duplicate(settled[-1])
         return cast(nn.Module, duplicate(model))
     except RuntimeError as error:
         raise SparsityError(

@@ -6,5 +6,16 @@ from diffsparse.models.mobilenet import MobileNetV1
 from diffsparse.models.preresnet import PreResNet
 from diffsparse.models.resnet import PreActivationResNet, ResNet
 from diffsparse.models.traffic import TrafficGCN
+from diffsparse.models.wired_mobilenet import WiredMobileNet
 
-__all__ = ["DenseNet", "MobileNetV1", "PreActivationResNet", "PreResNet", "ResNet", "TrafficGCN", "create", "names"]
+__all__ = [
+    "DenseNet",
+    "MobileNetV1",
+    "PreActivationResNet",
+    "PreResNet",
+    "ResNet",
+    "TrafficGCN",
+    "WiredMobileNet",
+    "create",
+    "names",
+]

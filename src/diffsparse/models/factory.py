@@ -12,6 +12,7 @@ from diffsparse.models.densenet import DenseNet
 from diffsparse.models.mobilenet import MobileNetV1
 from diffsparse.models.preresnet import PreResNet
 from diffsparse.models.resnet import PreActivationResNet, ResNet
+from diffsparse.models.wired_mobilenet import WiredMobileNet
 
 _DEPTH = r"(?P<depth>[1-9][0-9]{0,3})"
 _MULTIPLIER = r"(?:-(?P<multiplier>-?[0-9]*\.?[0-9]+))?"
@@ -36,8 +37,8 @@ def create(name: str, num_classes: int = 10, *, in_channels: int = 3) -> nn.Modu
     """A freshly initialised network.
 
     A name is `<family><depth>[-<width multiplier>][-<variant>]`. The multiplier scales the channels of the first stage,
-    in a DenseNet the growth, and is 1 if left out; the variants are `preact` of `resnet50` and `imagenet` (for large
-    images) of `mobilenetv1`. `names()` lists examples.
+    in a DenseNet the growth, and is 1 if left out; the variants are `preact` of `resnet50`, `imagenet` (for large
+    images) of the MobileNets and `small` (for images of 8 pixels) of the wired one. `names()` lists examples.
 
     Args:
         name: which network.
@@ -104,6 +105,17 @@ def _mobilenet(match: re.Match[str], num_classes: int, in_channels: int) -> nn.M
     return MobileNetV1(num_classes, multiplier=_multiplier(match, 32), imagenet=imagenet, in_channels=in_channels)
 
 
+def _wired(match: re.Match[str], num_classes: int, in_channels: int) -> nn.Module:
+    kind = match["kind"]
+    return WiredMobileNet(
+        num_classes,
+        in_channels=in_channels,
+        width=_multiplier(match, 32),
+        imagenet=kind == "imagenet",
+        small=kind == "small",
+    )
+
+
 FAMILIES = (
     Family(
         grammar="preresnet<depth>[-<multiplier>]",
@@ -128,5 +140,11 @@ FAMILIES = (
         pattern=f"mobilenetv1{_MULTIPLIER}(?P<imagenet>-imagenet)?",
         build=_mobilenet,
         examples=("mobilenetv1", "mobilenetv1-0.25", "mobilenetv1-0.5-imagenet"),
+    ),
+    Family(
+        grammar="wired-mobilenet[-<multiplier>][-imagenet|-small]",
+        pattern=rf"wired-mobilenet{_MULTIPLIER}(?:-(?P<kind>imagenet|small))?",
+        build=_wired,
+        examples=("wired-mobilenet", "wired-mobilenet-0.25", "wired-mobilenet-0.25-small"),
     ),
 )

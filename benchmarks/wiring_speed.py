@@ -1,0 +1,148 @@
+"""What a training step of a wired network costs beside a MobileNet of equal dense MACs, and what compaction gives back.
+
+Edges die at random here, the worst case for compaction: hardly any node loses all of its edges. Learned graphs lose
+nodes as well.
+"""
+
+import argparse
+import statistics
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from harness import interleaved_times, median_ratio, write_record
+from torch import Tensor, nn
+
+import diffsparse as ds
+from diffsparse.models.mobilenet import MobileNetV1
+from diffsparse.models.wired_mobilenet import WiredMobileNet
+from diffsparse.wiring import Differentiable, Proximal, compact_wiring, wiring_cost
+
+TARGET = 3.0
+"""How many times faster than the gated network the compact one is to be where 95 % of the edges are gone."""
+
+
+def training_step(model: nn.Module, batch: int) -> Callable[[], None]:
+    """One step on random images: forward, loss (with penalty where there are gates), backward, SGD."""
+    gated = any(isinstance(module, ds.SignedGate) for module in model.modules())
+    penalty = ds.Penalty(model, strength=1e-5) if gated else None
+    optimizer = torch.optim.SGD(ds.parameter_groups(model), lr=0.01, momentum=0.9)
+    images, labels = torch.randn(batch, 3, 32, 32), torch.randint(10, (batch,))
+
+    def step() -> None:
+        loss = F.cross_entropy(model(images), labels)
+        if penalty is not None:
+            loss = loss + penalty()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+    return step
+
+
+def mobilenet_of(macs: int) -> tuple[MobileNetV1, float]:
+    """The MobileNetV1 whose dense MACs come closest, and its width multiplier."""
+
+    def apart(multiplier: float) -> float:
+        with torch.device("meta"):
+            net = MobileNetV1(multiplier=multiplier)
+            image = torch.empty(1, 3, 32, 32)
+        return abs(ds.measure(net, image, latency=False).macs / macs - 1)
+
+    # MACs grow about with the square of the width, and are 46 million at width 1
+    near = (macs / 46e6) ** 0.5
+    multiplier = min((near * (1 + step / 50) for step in range(-15, 16)), key=apart)
+    return MobileNetV1(multiplier=multiplier), multiplier
+
+
+def training(width: float, batch: int, rounds: int) -> dict[str, Any]:
+    """Seconds of a training step: dense MobileNet, wired with plain weights, wired with gates."""
+    torch.manual_seed(0)
+    macs = wiring_cost(WiredMobileNet(width=width, edges=Proximal(strength=0.0))).mult_adds
+    dense, multiplier = mobilenet_of(macs)
+    steps = {
+        "mobilenet": training_step(dense, batch),
+        "wired, plain weights": training_step(WiredMobileNet(width=width, edges=Proximal(strength=0.0)), batch),
+        "wired, gates": training_step(WiredMobileNet(width=width, edges=Differentiable()), batch),
+    }
+    times = interleaved_times(steps, rounds)
+    result = {
+        "macs": macs,
+        "mobilenet_multiplier": multiplier,
+        "median_seconds": {name: statistics.median(seconds) for name, seconds in times.items()},
+        "over_mobilenet": {name: median_ratio(times, name, "mobilenet") for name in steps},
+        "gates_over_plain": median_ratio(times, "wired, gates", "wired, plain weights"),
+    }
+    print(f"training step, {macs:,} dense MACs, batch {batch} (wired width {width}, MobileNet x{multiplier:.3f})")
+    for name, seconds in result["median_seconds"].items():
+        print(f"  {name:<22} {seconds * 1e3:8.1f} ms  {result['over_mobilenet'][name]:5.2f} x MobileNet")
+    return result
+
+
+def with_dead_edges(width: float, rate: float) -> WiredMobileNet:
+    """A gated network, edges dead at random, batch norms as after training."""
+    torch.manual_seed(0)
+    net = WiredMobileNet(width=width)
+    for stage in net.stages:
+        for i, gate in enumerate(stage.edges.gates):
+            values = gate().detach()
+            stage.edges.gates[i] = ds.SignedGate.from_values(values * (torch.rand_like(values) >= rate), rgf=0.1)
+    for norm in (m for m in net.modules() if isinstance(m, nn.BatchNorm2d)):
+        norm.bias.data.normal_(0, 0.2)
+        norm.running_var.uniform_(0.5, 1.5)
+    return net.eval()
+
+
+def forward_of(model: nn.Module, x: Tensor) -> Callable[[], Tensor]:
+    @torch.no_grad()
+    def run() -> Tensor:
+        return model(x)
+
+    return run
+
+
+def inference(width: float, rate: float, batches: list[int], rounds: int) -> list[dict[str, Any]]:
+    """Gated, compact with dense edges, and compact with measured products, in turns."""
+    net = with_dead_edges(width, rate)
+    rows = []
+    print(f"inference, {rate:.0%} of the edges dead at random, wired width {width}")
+    for batch in batches:
+        x = torch.randn(batch, 3, 32, 32)
+        small = compact_wiring(net, x)
+        models = {"gated": net, "dense edges": small.compacted.model, "compact": small.model}
+        times = interleaved_times({name: forward_of(model, x) for name, model in models.items()}, rounds)
+        row = {
+            "batch": batch,
+            "median_seconds": {name: statistics.median(seconds) for name, seconds in times.items()},
+            "speed_up": median_ratio(times, "gated", "compact"),
+            "speed_up_dense_edges": median_ratio(times, "gated", "dense edges"),
+            "max_difference": small.max_difference,
+            "sparse_products": sum(choice.sparse for choice in small.choices),
+        }
+        rows.append(row)
+        seconds = "  ".join(f"{name} {value * 1e3:7.1f} ms" for name, value in row["median_seconds"].items())
+        print(f"  batch {batch:>3}  {seconds}  {row['speed_up']:5.2f} x faster (target {TARGET:g})")
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--training-width", type=float, default=0.5)
+    parser.add_argument("--training-batch", type=int, default=32)
+    parser.add_argument("--width", type=float, default=1.0, help="of the network whose inference is timed")
+    parser.add_argument("--dead", type=float, default=0.95, help="share of dead edges")
+    parser.add_argument("--batches", type=int, nargs="+", default=[1, 16, 64])
+    parser.add_argument("--rounds", type=int, default=10)
+    args = parser.parse_args()
+    results = {
+        "config": vars(args),
+        "training": training(args.training_width, args.training_batch, args.rounds),
+        "inference": inference(args.width, args.dead, args.batches, args.rounds),
+        "targets": {"speed_up": TARGET},
+    }
+    print(f"written to {write_record('wiring_speed', results).name}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,217 @@
+"""The compact network computes what the gated one does, whatever has died."""
+
+import copy
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import diffsparse as ds
+from diffsparse.errors import SparsityError, SparsityWarning
+from diffsparse.models.wired_mobilenet import WiredMobileNet
+from diffsparse.wiring import (
+    Differentiable,
+    OrdinaryStage,
+    TopK,
+    WiredStage,
+    compact_wiring,
+    compaction,
+    with_ordinary_stages,
+)
+from diffsparse.wiring.table import DenseMix, SparseMix, TableStage
+from tests.wiring.nets import drop, shifted, tiny
+
+LAYOUT = ((4, 6, 1, 2), (6, 8, 2, 3))
+
+
+@pytest.fixture(params=["sparse", "dense", "ordinary"])
+def winner(request, monkeypatch) -> str:
+    """Which candidate the clock is made to prefer."""
+
+    def times(modules: Sequence[nn.Module], x: Tensor) -> list[float]:
+        for module in modules:
+            module(x)
+        if request.param == "ordinary":
+            return [1.0, *[2.0] * (len(modules) - 1)]
+        liked = SparseMix if request.param == "sparse" else DenseMix
+        return [1.0 if isinstance(module, liked | TableStage) else 2.0 for module in modules]
+
+    monkeypatch.setattr(compaction, "_times", times)
+    return request.param
+
+
+def same(net: nn.Module, small: nn.Module, sizes: Sequence[int] = (8, 9, 5), atol: float = 1e-5) -> None:
+    for size in sizes:
+        x = torch.randn(3, 2, size, size)
+        assert torch.allclose(small(x), net(x), atol=atol)
+
+
+@pytest.mark.parametrize("rate", [0.3, 0.8, 0.95])
+def test_random_edges(rate, winner) -> None:
+    net = tiny(drop(rate, seed=1), *LAYOUT)
+    before = copy.deepcopy(net.state_dict())
+    small = compact_wiring(net, torch.randn(2, 2, 8, 8))
+    same(net, small.model)
+    assert small.max_difference < 1e-5
+    assert all(torch.equal(before[key], value) for key, value in net.state_dict().items())
+    kinds = {type(mix) for mix in small.model.modules() if isinstance(mix, SparseMix | DenseMix)}
+    expected = {"sparse": {SparseMix}, "dense": {DenseMix}, "ordinary": set()}[winner]
+    assert kinds <= expected
+    if rate < 0.9:
+        assert kinds == expected
+        assert len(small.choices) == (0 if winner == "ordinary" else 5)
+        assert all(choice.sparse == (winner == "sparse") for choice in small.choices)
+
+
+def no_input(stages: list[list[Tensor]]) -> None:
+    """Some interior nodes and an output node of the first stage get nothing, yet send."""
+    stages[0][0][[1, 3]] = 0.0
+    stages[0][1][2] = 0.0
+
+
+def no_output(stages: list[list[Tensor]]) -> None:
+    """An input node and interior nodes that nobody reads."""
+    for matrix in stages[0]:
+        matrix[:, 1] = 0.0
+    stages[0][1][:, 4:7] = 0.0
+
+
+def dead_group(stages: list[list[Tensor]]) -> None:
+    """A whole interior group of the second stage is read by nobody."""
+    for matrix in stages[1][1:]:
+        matrix[:, 6:14] = 0.0
+
+
+def constant_group(stages: list[list[Tensor]]) -> None:
+    """A whole interior group gets nothing, and sends constant maps."""
+    stages[1][0].zero_()
+
+
+@pytest.mark.parametrize("edit", [no_input, no_output, dead_group, constant_group])
+def test_odd_deaths(edit, winner) -> None:
+    net = tiny(edit, *LAYOUT)
+    small = compact_wiring(net, torch.randn(2, 2, 8, 8))
+    sizes = (8,) if small.compacted.plan.needs_size else (8, 9, 5)
+    assert (edit is constant_group) == small.compacted.plan.needs_size
+    same(net, small.model, sizes)
+    if edit is no_output:
+        assert small.model.stem.out_channels == 3
+        assert small.model.stages[0].nodes[1].filter.out_channels == 3
+
+
+def test_a_constant_that_varies_at_the_border_is_kept() -> None:
+    """A stage on zeros is all shift: its maps differ between border and middle, and none is a plain number."""
+    net = tiny(no_input, *LAYOUT)
+    node = net.stages[0].nodes[1]
+    alone = node(torch.zeros(1, 6, 8, 8))[0, 1]
+    assert alone[0, 0] != alone[4, 4]
+    same(net, compact_wiring(net, torch.randn(2, 2, 8, 8)).model)
+
+
+def test_a_dead_network() -> None:
+    def edit(stages: list[list[Tensor]]) -> None:
+        stages[0][1].zero_()
+
+    net = tiny(edit, *LAYOUT)
+    with pytest.warns(SparsityWarning, match="no longer depends on its input"):
+        small = compact_wiring(net, torch.randn(2, 2, 8, 8))
+    same(net, small.model, (8,))
+
+
+@pytest.mark.parametrize("rule", [Differentiable(), TopK(density=0.3)], ids=repr)
+def test_gated_network_after_some_training(rule, winner) -> None:
+    torch.manual_seed(0)
+    net = WiredMobileNet(4, in_channels=2, width=0.125, small=True, edges=rule)
+    if isinstance(rule, Differentiable):
+        for module in net.modules():
+            if isinstance(module, ds.SignedGate):
+                share = torch.tensor(1.2 / module.group_size)
+                module.beta.data.fill_(torch.logit(share.clamp(max=0.3)).item())
+    net.train()(torch.randn(16, 2, 8, 8))
+    shifted(net, seed=1)
+    small = compact_wiring(net, torch.randn(4, 2, 8, 8))
+    same(net, small.model)
+    assert not any(isinstance(module, WiredStage | ds.SignedGate) for module in small.model.modules())
+    if winner != "ordinary":
+        live = sum(int((m != 0).sum()) for stage in net.stages for m in stage.edges())
+        assert sum(choice.edges for choice in small.choices) <= live
+
+
+def test_gated_channels_and_gated_edges_together(winner) -> None:
+    torch.manual_seed(0)
+    net = shifted(WiredMobileNet(4, in_channels=2, width=0.125, small=True, edges=TopK(density=0.6)))
+    for norm in (m for m in net.modules() if isinstance(m, nn.BatchNorm2d)):
+        norm.weight.data[::3] = 0.0
+        norm.bias.data[::3] = 0.0
+    net = ds.sparsify(net)
+    small = compact_wiring(net, torch.randn(4, 2, 8, 8))
+    same(net, small.model)
+    assert small.model.stages[1].nodes[1].filter.out_channels <= 10 < 16
+
+
+def test_a_stage_alone_and_double_precision() -> None:
+    torch.manual_seed(0)
+    stage = shifted(WiredStage(3, 4, groups=2)).double()
+    small = compact_wiring(stage, torch.randn(2, 3, 6, 6).double())
+    x = torch.randn(1, 3, 6, 6).double()
+    assert torch.allclose(small.model(x), stage(x), atol=1e-12)
+
+
+def test_products_are_measured() -> None:
+    torch.manual_seed(0)
+    stage = shifted(WiredStage(512, 512))
+    values = torch.randn(512, 512) * (torch.rand(512, 512) < 0.01)
+    stage.edges.gates[0] = ds.SignedGate.from_values(values)
+    small = compact_wiring(stage, torch.randn(16, 512, 8, 8))
+    assert isinstance(small.model, TableStage)
+    (choice,) = small.choices
+    assert choice.edges == int((values != 0).sum())
+    assert 0 < choice.sparse_seconds < choice.dense_seconds
+    assert f"{choice.edges} edges" in str(small)
+
+
+@pytest.mark.parametrize("winner", ["sparse"], indirect=True)
+def test_a_wrong_product_is_refused(monkeypatch, winner) -> None:
+    monkeypatch.setattr(SparseMix, "forward", lambda self, table: table.new_ones(self.outputs, table.shape[1]))
+    with pytest.raises(SparsityError, match="outputs differ by"):
+        compact_wiring(tiny(drop(0.3), *LAYOUT), torch.randn(2, 2, 8, 8))
+
+
+def test_a_network_without_wired_stages() -> None:
+    with pytest.raises(SparsityError, match="Sequential has no WiredStage"):
+        compact_wiring(nn.Sequential(nn.Conv2d(2, 2, 1)), torch.randn(1, 2, 4, 4))
+    with pytest.raises(SparsityError, match="does not run on the example"):
+        compact_wiring(tiny(drop(0.3), *LAYOUT), torch.randn(2, 5, 8, 8))
+
+
+def test_ordinary_stages_are_a_copy() -> None:
+    net = tiny(drop(0.5), *LAYOUT)
+    plain = with_ordinary_stages(net)
+    assert [type(stage) for stage in plain.stages] == [OrdinaryStage, OrdinaryStage]
+    assert [type(stage) for stage in net.stages] == [WiredStage, WiredStage]
+    same(net, plain)
+    plain.stages[0].nodes[0].filter.weight.data.zero_()
+    assert net.stages[0].nodes[0].filter.weight.any()
+
+
+def test_the_compact_network_goes_to_a_file_and_back(tmp_path: Path) -> None:
+    net = tiny(drop(0.7, seed=2), *LAYOUT)
+    small = compact_wiring(net, torch.randn(2, 2, 8, 8))
+    ds.save(small.compacted, tmp_path / "net.safetensors")
+    fresh = with_ordinary_stages(tiny(drop(0.0), *LAYOUT, seed=5))
+    same(net, ds.load(tmp_path / "net.safetensors", fresh).eval())
+
+
+def test_select_and_expand_around_a_convolution_are_part_of_the_matrix() -> None:
+    torch.manual_seed(0)
+    conv = nn.Conv2d(2, 3, 1)
+    conv.register_buffer("select_index", torch.tensor([1, 3]))
+    conv.register_buffer("expand_index", torch.tensor([0, 2, 4]))
+    conv.register_buffer("expand_fill", torch.tensor([9.0, 5.0, 9.0, 0.0, 9.0]))
+    x = torch.randn(1, 4, 1, 1)
+    matrix, bias = compaction._matrix(conv, 4)
+    expected = torch.tensor([0.0, 5.0, 0.0, 0.0, 0.0])
+    expected[[0, 2, 4]] = conv(x[:, [1, 3]]).flatten()
+    assert torch.allclose(matrix @ x.flatten() + bias, expected)
