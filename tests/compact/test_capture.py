@@ -143,3 +143,15 @@ def test_keyword_arguments_are_inputs() -> None:
     graph, _ = capture(tiny(), (), {"x": X})
     assert graph.nodes[0].inputs[0].touched
     assert not graph.results[0].known
+
+
+def test_no_hook_is_left_behind() -> None:
+    import torch.nn.modules.module as hooks
+
+    model = nn.Sequential(nn.Linear(2, 2), nn.ReLU()).eval()
+    model[0].register_forward_hook(lambda *_: None)
+    capture(model, (torch.zeros(1, 2),), {})
+    assert not hooks._global_forward_hooks
+    assert not hooks._global_forward_pre_hooks
+    assert not hooks._global_forward_hooks_with_kwargs
+    assert len(model[0]._forward_hooks) == 1

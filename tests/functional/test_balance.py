@@ -99,6 +99,42 @@ def test_empty_rows_and_columns_stay_zero_with_finite_gradients():
     assert empty.grad.isfinite().all()
 
 
+def star():
+    """Thirty rows have only column 3, whose sum tends to sqrt(30); their factors grow by 30^(1/4) an iteration."""
+    matrix = torch.eye(32)
+    matrix[:30] = torch.zeros(32).index_fill(0, torch.tensor(3), 1.0)
+    return matrix
+
+
+@pytest.mark.parametrize("iterations", [20, 200, 203])
+def test_factors_do_not_overflow_on_a_pattern_that_cannot_be_balanced(iterations):
+    balanced = balanced_normalize(star(), iterations)
+    torch.testing.assert_close(balanced[:30, 3], torch.full((30,), 30**-0.5))
+    torch.testing.assert_close(balanced[30:, 30:], torch.eye(2))
+
+
+def test_gradients_are_finite_on_a_pattern_that_cannot_be_balanced():
+    matrix = star().requires_grad_()
+    balanced_normalize(matrix).backward(torch.ones(32, 32).tril())
+    assert matrix.grad.isfinite().all()
+
+
+def test_backward_pass_keeps_few_matrices():
+    matrix = torch.rand(50, 50, requires_grad=True)
+    kept = set()
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.add((t.data_ptr(), t.numel())) or t, lambda t: t):
+        balanced_normalize(matrix, 40)
+    assert sum(numel == 2500 for _, numel in kept) <= 2 * 4 + 1
+
+
+def test_autocast_leaves_it_in_float32():
+    torch.manual_seed(0)
+    matrix = torch.rand(6, 6)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        balanced = balanced_normalize(matrix)
+    assert torch.equal(balanced, balanced_normalize(matrix))
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_half_precision_is_computed_in_float32(dtype):
     torch.manual_seed(0)

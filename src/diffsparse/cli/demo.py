@@ -20,10 +20,13 @@ from diffsparse.measure.measure import measure_in_turns
 from diffsparse.train import Hardware, Recipe, Sparsifying, StoppedError, run
 from diffsparse.train.build import build_model
 from diffsparse.train.folder import RunFolder
+from diffsparse.train.processes import threads
 from diffsparse.train.run import COMPACT, TRAINED
 
 LATENCY_BATCH = 64
 """Images a forward pass when the networks are timed."""
+THREADS = 1
+"""Tensors this small gain nothing from several threads, and lose much to them on a busy machine."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +62,7 @@ def run_demo(config: Demo) -> None:
                     results[name] = run(recipe, folder / name, watcher=bar)
                 except StoppedError:
                     raise KeyboardInterrupt from None
-        with console.status("timing the three networks"):
+        with console.status("timing the three networks"), threads(THREADS):
             rows = _rows(recipes["gated"], folder, results)
         console.print(_table(rows))
         difference = results["gated"]["max_difference"]
@@ -71,8 +74,7 @@ def run_demo(config: Demo) -> None:
 
 def _recipe(config: Demo, name: str) -> Recipe:
     method = Sparsifying(method="plain" if name == "plain" else "ds", strength=config.strength)
-    # tensors this small gain nothing from several threads, and lose much to them on a busy machine
-    hardware = Hardware(threads=1)
+    hardware = Hardware(threads=THREADS)
     return Recipe(model=config.model, epochs=config.epochs, seed=config.seed, sparsifying=method, hardware=hardware)
 
 
@@ -113,7 +115,7 @@ def _table(rows: dict[str, _Row]) -> Table:
         caption=f"MACs of one image; latency of {LATENCY_BATCH} images, median, {one.threads} thread(s), in turns",
     )
     table.add_column("net")
-    for heading in ("test accuracy", "zero channels", "parameters", "MACs", "file kB", "latency ms"):
+    for heading in ("accuracy", "zeros", "params", "MACs", "file kB", "latency ms"):
         table.add_column(heading, justify="right")
     for name, row in rows.items():
         assert row.cost.latency is not None

@@ -13,6 +13,8 @@ from diffsparse.cli.table import results_table
 from diffsparse.cli.target import check_writable
 from diffsparse.errors import SparsityError
 
+_PARTS = {"config", "cost", "figures", "training_seconds", "zeros"}
+
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
@@ -51,4 +53,6 @@ def read_result(folder: Path) -> dict[str, Any]:
         raise SparsityError(f"'{folder}' {state}: there is no {path.name} in it") from None
     except (OSError, ValueError) as error:
         raise SparsityError(f"cannot read '{path}': {error}") from error
+    if not isinstance(result, dict) or not result.keys() >= _PARTS:
+        raise SparsityError(f"'{path}' is not the result of a run")
     return result

@@ -8,7 +8,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+from torch.nn.modules.module import (
+    _global_forward_hooks_with_kwargs,
+    register_module_forward_hook,
+    register_module_forward_pre_hook,
+)
 from torch.overrides import TorchFunctionMode
 from torch.utils.hooks import RemovableHandle
 
@@ -279,6 +283,8 @@ def capture(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     finally:
         for handle in handles:
             handle.remove()
+            # torch forgets to, and torch.compile takes what is left for a hook
+            _global_forward_hooks_with_kwargs.pop(handle.id, None)
     recorder.graph.results = [recorder.value(tensor) for tensor in tensors_in(output)]
     if not recorder.graph.results:
         raise SparsityError(f"{type(model).__name__} returned a {type(output).__name__} in which no tensor was found")

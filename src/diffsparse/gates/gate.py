@@ -58,7 +58,8 @@ class Gate(nn.Module, ABC):
 
         def widely(tensor: Tensor) -> Tensor:
             moved = fn(tensor)
-            return moved if moved.dtype == gate_dtype(moved.dtype) else tensor.to(moved.device)
+            narrowed = moved.is_floating_point() and moved.dtype != gate_dtype(moved.dtype)
+            return tensor.to(moved.device) if narrowed else moved
 
         super()._apply(widely, recurse)  # type: ignore[no-untyped-call]
         return self

@@ -1,6 +1,16 @@
 """Layers with gates in them."""
 
+from diffsparse.nn.adjacency import SparseAdjacency
 from diffsparse.nn.batchnorm import SparseBatchNorm, SparseBatchNorm1d, SparseBatchNorm2d, SparseBatchNorm3d
+from diffsparse.nn.graph_convolution import GraphConvolution
 from diffsparse.nn.sparse_sum import SparseSum
 
-__all__ = ["SparseBatchNorm", "SparseBatchNorm1d", "SparseBatchNorm2d", "SparseBatchNorm3d", "SparseSum"]
+__all__ = [
+    "GraphConvolution",
+    "SparseAdjacency",
+    "SparseBatchNorm",
+    "SparseBatchNorm1d",
+    "SparseBatchNorm2d",
+    "SparseBatchNorm3d",
+    "SparseSum",
+]

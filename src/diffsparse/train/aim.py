@@ -7,35 +7,47 @@ from diffsparse.train.config import Sparsifying
 
 LOOKS_AN_EPOCH = 5
 """How often a steered lambda is corrected."""
-GAIN = 8.0
-"""A gap of 1 / GAIN between wanted and actual share of zeros doubles or halves lambda."""
+DUE = 0.5
+"""By this share of the run the target is to be reached; there is time left to train without more loss of channels."""
+NARROW = 1 / 8
+"""Where fewer zeros than this are missing, lambda acts in proportion to them; where there are too many, not at all."""
+DOUBLINGS = 48.0
+"""How often lambda would double in a run in which all zeros are missing throughout."""
+RANGE = 16.0
+"""A steered lambda stays within this factor of the strength given."""
 
 
 @dataclass
 class Aim:
-    """Chooses lambda from the position in the run and, when a target is set, from the share of zeros."""
+    """Chooses lambda from the position in the run and, when a target is set, from the share of zeros.
+
+    Zeros follow lambda late and rarely come back to life: steering raises lambda slowly, and takes it away at once.
+    """
 
     settings: Sparsifying
     epochs: int
     factor: float = 1.0
-    """How much the steering has multiplied lambda by; the only state."""
+    """How much the steering has multiplied lambda by."""
+    share: float = 1.0
+    """How much of that is in force."""
 
     def strength(self, epoch: float) -> float:
         """Lambda at `epoch`, which may lie within one."""
         settings = self.settings
+        strength = self.factor * self.share * settings.strength
         if settings.ramp_epochs:
-            ramp = GradualStrength(0.0, settings.strength, start_epoch=0, epochs=settings.ramp_epochs)
-            return self.factor * ramp.at(epoch)
-        return self.factor * settings.strength
+            strength *= GradualStrength(0.0, 1.0, start_epoch=0, epochs=settings.ramp_epochs).at(epoch)
+        return strength
 
-    def look(self, epoch: float, zeros: float) -> None:
-        """Correct lambda after seeing the share of zeros.
+    def look(self, epoch: float, zeros: float, passed: float) -> None:
+        """Correct lambda after seeing the share of zeros, `passed` epochs after the last look.
 
-        The wanted share rises to the target along a cubic ramp over the first three quarters of the run, fast at first;
-        lambda doubles or halves at most, however large the gap is.
+        The wanted share rises to the target along a cubic ramp, fast at first.
         """
         if self.settings.target is None:
             return
-        done = min(epoch / (0.75 * self.epochs), 1.0)
-        wanted = self.settings.target * (1 - (1 - done) ** 3)
-        self.factor *= 2 ** min(max(GAIN * (wanted - zeros), -1.0), 1.0)
+        done = min(epoch / (DUE * self.epochs), 1.0)
+        missing = self.settings.target * (1 - (1 - done) ** 3) - zeros
+        self.share = min(max(missing / NARROW, 0.0), 1.0)
+        factor = self.factor * 2 ** (DOUBLINGS * missing * passed / self.epochs)
+        self.factor = min(max(factor, 1 / RANGE), RANGE)

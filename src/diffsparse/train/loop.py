@@ -65,7 +65,7 @@ class Trainer:
         """Go on where `snapshot` was taken."""
         snapshot.restore(self._trained())
         self.progress = snapshot.progress
-        self.aim.factor = self.progress.strength_factor
+        self.aim.factor, self.aim.share = self.progress.strength_factor, self.progress.strength_share
         if self.average is not None:
             self.average.updates = self.progress.average_updates
 
@@ -169,10 +169,10 @@ class Trainer:
     def _look_at_zeros(self) -> None:
         if self.aim.settings.target is None or self.regulariser is None or self.phase.method.cuts:
             return
-        step = self.progress.step + 1
-        if step % max(1, self.steps // LOOKS_AN_EPOCH) == 0:
+        step, every = self.progress.step + 1, max(1, self.steps // LOOKS_AN_EPOCH)
+        if step % every == 0:
             zeros = self.phase.method.zeros(self.phase.model).fraction
-            self.aim.look(self.progress.epoch + step / self.steps, zeros)
+            self.aim.look(self.progress.epoch + step / self.steps, zeros, passed=every / self.steps)
 
     def _must_stop(self) -> bool:
         processes = self.setting.processes
@@ -249,7 +249,7 @@ class Trainer:
 
     def _snapshot(self) -> None:
         progress = self.progress
-        progress.strength_factor = self.aim.factor
+        progress.strength_factor, progress.strength_share = self.aim.factor, self.aim.share
         progress.average_updates = 0 if self.average is None else self.average.updates
         if self.setting.processes.first:
             self.setting.folder.write_snapshot(self._trained(), progress, self.phase.name, self.phase.number)

@@ -74,7 +74,7 @@ def joined(hardware: Hardware) -> Iterator[Processes]:
     world, rank = int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("RANK", "0"))
     local = int(os.environ.get("LOCAL_RANK", "0"))
     device = _device(hardware.device, local)
-    with _threads(hardware.threads):
+    with threads(hardware.threads):
         if world == 1:
             yield Processes(device=device)
             return
@@ -88,7 +88,8 @@ def joined(hardware: Hardware) -> Iterator[Processes]:
 
 
 @contextmanager
-def _threads(wanted: int | None) -> Iterator[None]:
+def threads(wanted: int | None) -> Iterator[None]:
+    """So many threads inside an operation, None for those there are; gives them back at the end."""
     before = torch.get_num_threads()
     try:
         torch.set_num_threads(before if wanted is None else wanted)

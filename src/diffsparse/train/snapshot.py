@@ -35,6 +35,8 @@ class Progress:
     """Loss at the start, to tell an explosion by."""
     strength_factor: float = 1.0
     """What steering has made of lambda."""
+    strength_share: float = 1.0
+    """How much of that is in force."""
     average_updates: int = 0
     """Updates of the moving average."""
     best: float | None = None
@@ -115,7 +117,8 @@ class Snapshot:
             trained.optimizer.load_state_dict({"state": state, "param_groups": groups})
             trained.scaler.load_state_dict(self.scaler)
         except (RuntimeError, ValueError, LookupError) as error:
-            raise CheckpointError(f"'{self.path}' does not fit this run: {error}") from error
+            what = " ".join(str(error).split("\n\t")[:2])
+            raise CheckpointError(f"'{self.path}' does not fit this run: {what}") from error
 
     def _part(self, prefix: str) -> dict[str, Tensor]:
         return {name.removeprefix(prefix): t for name, t in self.tensors.items() if name.startswith(prefix)}

@@ -1,0 +1,118 @@
+"""A graph that is learned: a doubly stochastic adjacency with exact zeros."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from diffsparse.errors import SparsityError, require_number, require_whole
+from diffsparse.functional import balanced_normalize, matrix_threshold
+from diffsparse.functional.initial import initial_beta
+from diffsparse.gates import Gate
+from diffsparse.gates.gate import gate_dtype
+
+
+class SparseAdjacency(Gate):
+    r"""The weights with which each of n nodes reads the others, row i for node i; rows and columns sum to about 1.
+
+    .. math:: \tilde A_{ij} = \bigl(\gamma_{ij} - \sigma(\beta^r_i)\,\|\gamma_{i:}\|_1
+              - \sigma(\beta^c_j)\,\|\gamma_{:j}\|_1\bigr)_+, \quad \gamma_{ij} = e^{\alpha_{ij}}, \qquad
+              A = \mathrm{balance}(\tilde A)
+
+    It is a gate whose values are the normalised A: `Penalty(model, norm=Lp(0.5), ...)` adds
+    :math:`\frac\lambda2 \sum_i R(A_{i:}) + R(A_{:i})`, and `sparsity` counts the zeros of A.
+
+    Calling it computes A. A model calls it once a forward pass and hands the result to each of its `GraphConvolution`
+    layers; nothing is kept from one call to the next.
+
+    Args:
+        nodes: n, at least 2.
+        mask: bool, (n, n), the entries that may be used; the others are exactly zero and count in no norm. It includes
+            the diagonal if nodes may read themselves. By default all entries.
+        threshold: False leaves the thresholds out: A is `balance(exp(alpha))`, without zeros but those of the mask.
+        balance: the normalisation, a function from (n, n) to (n, n) that does not depend on the scale of its argument:
+            `functional.balanced_normalize`, `functional.balanced_limit` or a `functools.partial` of them. The limit is
+            exact and needs less memory, but lets edges vanish that lie on no cycle, such as one-way streets.
+        noise: standard deviation of `alpha` at the start, around 0.
+        rgf: `elu_alpha` of rectified gradient flow, or None.
+
+    Each `beta` starts at -log(n^2 + n - 1), so that the thresholds take 2 / (n + 1) of gamma at first.
+
+    Edges: a node whose row or column has died stays apart from the others, with zeros and finite gradients.
+
+    Example:
+        >>> adjacency = SparseAdjacency(2, noise=0.0)
+        >>> adjacency().detach()
+        tensor([[0.5000, 0.5000],
+                [0.5000, 0.5000]])
+        >>> adjacency.alpha.data = torch.tensor([[0.0, -3.0], [-3.0, 0.0]])
+        >>> adjacency().detach()
+        tensor([[1.0000, 0.0000],
+                [0.0000, 1.0000]])
+    """
+
+    beta_row: nn.Parameter | None
+    beta_col: nn.Parameter | None
+    mask: Tensor | None
+
+    def __init__(
+        self,
+        nodes: int,
+        *,
+        mask: Tensor | None = None,
+        threshold: bool = True,
+        balance: Callable[[Tensor], Tensor] = balanced_normalize,
+        noise: float = 0.01,
+        rgf: float | None = None,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__(rgf)
+        self.nodes = require_whole("nodes", nodes, low=2)
+        self.noise = require_number("noise", noise, low=0)
+        if not callable(balance):
+            raise SparsityError(f"balance must be a function such as balanced_normalize, got {balance!r}")
+        self.balance = balance
+        self.alpha = nn.Parameter(torch.empty(nodes, nodes, device=device, dtype=gate_dtype(dtype)))
+        for name in ("beta_row", "beta_col"):
+            beta = nn.Parameter(self.alpha.detach().new_empty(nodes)) if threshold else None
+            self.register_parameter(name, beta)
+        self.register_buffer("mask", None if mask is None else _checked(mask, nodes).to(self.alpha.device))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Every `alpha` near 0, drawn with torch's random numbers, and every `beta` at the paper's start."""
+        self.alpha.detach().normal_(0.0, self.noise)
+        for beta in (self.beta_row, self.beta_col):
+            if beta is not None:
+                beta.detach().fill_(initial_beta(self.nodes))
+
+    def forward(self) -> Tensor:
+        alpha = self.alpha if self.mask is None else self.alpha.masked_fill(~self.mask, -torch.inf)
+        # Balancing forgets the scale, and so the largest gamma may be 1 without a change of A.
+        alpha = alpha - alpha.detach().max()
+        if self.beta_row is None or self.beta_col is None:
+            return self.balance(alpha.exp())
+        kept = matrix_threshold(alpha, self.beta_row, self.beta_col, rgf=self.rgf)
+        # Rectified flow would let gradients into entries that are not allowed.
+        return self.balance(kept if self.mask is None else kept.masked_fill(~self.mask, 0.0))
+
+    def groups(self, values: Tensor) -> tuple[Tensor, ...]:
+        return values, values.mT
+
+    def extra_repr(self) -> str:
+        masked = "" if self.mask is None else f", {int(self.mask.sum())} allowed entries"
+        plain = "" if self.beta_row is not None else ", no thresholds"
+        return f"{self.nodes} nodes{masked}{plain}{'' if self.rgf is None else f', rgf={self.rgf}'}"
+
+
+def _checked(mask: Tensor, nodes: int) -> Tensor:
+    """A copy of `mask`; raises unless it is a bool tensor (nodes, nodes) with an entry that may be used."""
+    if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
+        got = mask.dtype if isinstance(mask, Tensor) else type(mask).__name__
+        raise SparsityError(f"the mask of an adjacency must be a tensor of bools, got {got}")
+    if tuple(mask.shape) != (nodes, nodes):
+        raise SparsityError(f"the mask of {nodes} nodes must have shape {(nodes, nodes)}, got {tuple(mask.shape)}")
+    if not bool(mask.any()):
+        raise SparsityError("the mask of an adjacency must allow at least one entry, got none")
+    return mask.clone()
