@@ -1,47 +1,103 @@
+import contextlib
+import io
 import json
+import signal
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 import diffsparse
 from diffsparse.cli.main import main
+from diffsparse.measure.measure import measure_in_turns
+from diffsparse.models import create
+from diffsparse.train import StoppedError
 
 
-def test_demo_trains_both_nets_and_writes_the_results(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    output = tmp_path / "demo.json"
-    main(["demo", "--epochs", "1", "--depth", "8", "--width", "4", "--output", str(output)])
-    printed = capsys.readouterr().out
-    assert "plain" in printed
-    assert "gated" in printed
-    record = json.loads(output.read_text())
-    assert record["config"]["epochs"] == 1
-    assert set(record["results"]) == {"plain", "gated"}
-    assert record["results"]["gated"]["sparsity"]["channels"]["total"] == 4 + 4 + 4 + 8 + 8 + 16 + 16
+@dataclass(frozen=True, kw_only=True)
+class Finished:
+    """A demo that is over."""
+
+    folder: Path
+    printed: str
+    rows: dict[str, Any]
 
 
-def test_sparsity_emerges_at_little_cost_in_accuracy(tmp_path: Path) -> None:
-    output = tmp_path / "demo.json"
-    main(["demo", "--output", str(output)])
-    results = json.loads(output.read_text())["results"]
-    assert results["gated"]["sparsity"]["channels"]["fraction"] >= 0.4
-    assert results["gated"]["accuracy"] >= results["plain"]["accuracy"] - 0.01
+def quick_measure(models: Any, images: Any) -> Any:
+    assert torch.get_num_threads() == 1
+    return measure_in_turns(models, images, seconds=0.01, min_runs=2)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Finished:
+    """The real thing, on a smaller net."""
+    folder, printed = tmp_path_factory.mktemp("demo") / "new", io.StringIO()
+    with contextlib.redirect_stdout(printed), pytest.MonkeyPatch.context() as patch:
+        patch.setattr("diffsparse.cli.demo.measure_in_turns", quick_measure)
+        main(["demo", "--model", "preresnet8-0.5", "--epochs", "8", "--strength", "0.02", "--output", str(folder)])
+    rows = json.loads((folder / "demo.json").read_text())
+    return Finished(folder=folder, printed=printed.getvalue(), rows=rows)
+
+
+def test_sparsity_emerges_at_little_cost_in_accuracy(finished: Finished) -> None:
+    plain, gated, compact = (finished.rows[name] for name in ("plain", "gated", "compact"))
+    assert gated["zeros"] >= 0.3
+    assert gated["accuracy"] >= plain["accuracy"] - 0.03
+    assert compact["accuracy"] == gated["accuracy"]
+    assert compact["cost"]["macs"] < 0.7 * plain["cost"]["macs"] == 0.7 * gated["cost"]["macs"]
+    assert compact["file_bytes"] < 0.7 * plain["file_bytes"]
+    assert all(row["cost"]["threads"] == 1 for row in finished.rows.values())
+
+
+def test_prints_the_epochs_of_both_nets_and_the_table(finished: Finished) -> None:
+    lines = finished.printed.splitlines()
+    epochs = [line.split(":")[0] for line in lines if " epoch " in line]
+    assert epochs == [f"{kind} epoch {epoch}/8" for kind in ("plain", "gated") for epoch in range(1, 9)]
+    rows = {line.split("│")[1].strip(): line for line in lines if line.startswith("│")}
+    assert list(rows) == ["plain", "gated", "compact"]
+    assert f"{finished.rows['gated']['accuracy']:.2%}" in rows["gated"]
+    assert f"{finished.rows['compact']['cost']['params']:,}" in rows["compact"]
+    assert "both runs and demo.json are in" in finished.printed
+
+
+def test_both_runs_are_kept(finished: Finished) -> None:
+    net = diffsparse.load(finished.folder / "gated" / "compact.safetensors", create("preresnet8-0.5", in_channels=1))
+    assert sum(parameter.numel() for parameter in net.parameters()) == finished.rows["compact"]["cost"]["params"]
+    main(["report", str(finished.folder / "plain"), str(finished.folder / "gated")])
+
+
+def test_threads_are_given_back_and_nothing_is_kept_unless_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("diffsparse.cli.demo.measure_in_turns", quick_measure)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        main(["demo", "--epochs", "1", "--model", "preresnet8-0.25"])
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+    assert "gated epoch 1/1" in capsys.readouterr().out
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["--epochs", "0"], "epochs must be a whole number of at least 1, got 0"),
-        (["--strength", "-1"], "got -1"),
+        (["--strength", "-1"], "strength must be a finite number of at least 0, got -1.0"),
         (["--strength", "nan"], "got nan"),
-        (["--depth", "15"], "got 15"),
-        (["--learning-rate", "0"], "got 0"),
-        (["--learning-rate", "inf"], "learning_rate must be a finite number above 0, got inf"),
-        (["--batch-size", "1025"], "batch_size must be a whole number of at least 1 and of at most 1024, got 1025"),
+        (["--model", "preresnet15"], "got 15"),
+        (["--model", "vgg"], "unknown network 'vgg'"),
         (["--seed", "-1"], "seed must be a whole number of at least 0"),
-        (["--seed", str(2**64)], "seed must be a whole number of at least 0"),
-        (["--output", "no/such/folder/x.json"], "does not exist"),
-        (["--output", "tests"], "--output must be a file, got the folder"),
+        (["--seed", str(2**31)], "seed must be a whole number of at least 0"),
+        (["--output", "tests"], "--output must be a new or empty folder, got tests"),
+        (["--output", "README.md"], "--output must be a new or empty folder, got README.md"),
+        (["--output", "README.md/inside"], "cannot make the folder 'README.md/inside/plain': Not a directory"),
     ],
 )
 def test_bad_input_exits_with_two_and_one_sentence(
@@ -50,67 +106,23 @@ def test_bad_input_exits_with_two_and_one_sentence(
     with pytest.raises(SystemExit) as stopped:
         main(["demo", "--epochs", "1", *arguments])
     assert stopped.value.code == 2
-    assert message in capsys.readouterr().err
+    errors = capsys.readouterr().err
+    assert message in errors
+    assert errors.count("\n") == 1
 
 
-def test_ctrl_c_stops_quietly(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    def interrupted(seed: int) -> None:
-        raise KeyboardInterrupt
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), StoppedError(signal.SIGINT)], ids=["at once", "after a step"])
+def test_ctrl_c_stops_quietly(
+    error: BaseException, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise error
 
-    monkeypatch.setattr("diffsparse.cli.demo.load_digits", interrupted)
+    monkeypatch.setattr("diffsparse.cli.demo.run", interrupted)
     with pytest.raises(SystemExit) as stopped:
         main(["demo"])
     assert stopped.value.code == 130
-    assert "stopped" in capsys.readouterr().err
-
-
-SMALL = ["demo", "--epochs", "6", "--depth", "8", "--width", "1", "--batch-size", "1024"]
-
-
-def test_runs_on_one_thread_and_gives_the_others_back(tmp_path: Path) -> None:
-    before = torch.get_num_threads()
-    torch.set_num_threads(2)
-    try:
-        main([*SMALL, "--output", str(tmp_path / "demo.json")])
-        assert torch.get_num_threads() == 2
-    finally:
-        torch.set_num_threads(before)
-    assert json.loads((tmp_path / "demo.json").read_text())["threads"] == 1
-
-
-def test_prints_lines_where_no_bar_can_be_shown(capsys: pytest.CaptureFixture[str]) -> None:
-    main(SMALL)
-    lines = [line for line in capsys.readouterr().out.splitlines() if " epoch " in line]
-    assert [line.split(": loss")[0] for line in lines] == [
-        f"{kind} epoch {epoch}/6" for kind in ("plain", "gated") for epoch in (5, 6)
-    ]
-    assert "zero channels" in lines[-1]
-
-
-def refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
-    with pytest.raises(SystemExit) as stopped:
-        main([*SMALL, *arguments])
-    assert stopped.value.code == 2
-    return capsys.readouterr().err
-
-
-def test_a_file_that_may_not_be_written_is_refused_before_training(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # not by permission bits, which do not bind root
-    monkeypatch.setattr("os.access", lambda path, mode: False)
-    monkeypatch.setattr("diffsparse.cli.demo.load_digits", lambda seed: pytest.fail("it trained"))
-    assert "--output cannot be written" in refused(["--output", str(tmp_path / "demo.json")], capsys)
-
-
-def test_a_file_that_fails_to_be_written_is_named(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(self: Path, text: str) -> None:
-        raise OSError(28, "No space left on device", str(self))
-
-    monkeypatch.setattr(Path, "write_text", full)
-    assert "cannot be written: [Errno 28] No space left" in refused(["--output", str(tmp_path / "demo.json")], capsys)
+    assert capsys.readouterr().err == "diffsparse: stopped\n"
 
 
 def test_prints_its_version(capsys: pytest.CaptureFixture[str]) -> None:

@@ -143,5 +143,5 @@ def test_a_family_is_one_entry(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(factory, "FAMILIES", (*factory.FAMILIES, entry))
     assert create("perceptron", 4, in_channels=2).weight.shape == (4, 2)
     assert names()[-1] == "perceptron"
-    with pytest.raises(ds.SparsityError, match=r"closest is 'perceptron'.*, perceptron$"):
+    with pytest.raises(ds.SparsityError, match=r"closest is 'perceptron'.*, perceptron, and your own"):
         create("perceptrn")

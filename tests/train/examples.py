@@ -1,6 +1,7 @@
 """Small data, a small net and runs of a second for the tests of training."""
 
 import dataclasses
+import importlib
 import json
 import signal
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from diffsparse.baselines import Method
 from diffsparse.data import DataSet
 from diffsparse.data.normalise import Normalisation
 from diffsparse.data.tensor_part import TensorPart
@@ -22,6 +24,8 @@ from diffsparse.train.processes import Processes
 from diffsparse.train.setting import Phase, Setting
 from diffsparse.train.snapshot import Snapshot
 
+# by import_module: the package has a function of the same name
+RUN_MODULE = importlib.import_module("diffsparse.train.run")
 CLASSES = 4
 NET = f"{__name__}:Net"
 STEPS = 6
@@ -82,14 +86,17 @@ def recipe(**changes: Any) -> Recipe:
     return dataclasses.replace(Recipe(model=NET, epochs=3, batch_size=16), **changes)
 
 
-def setting(folder: Path, its_recipe: Recipe, data: DataSet | None = None) -> Setting:
-    """What a `Trainer` needs, in one process."""
+ALONE = Processes(device=torch.device("cpu"))
+
+
+def setting(folder: Path, its_recipe: Recipe, data: DataSet | None = None, processes: Processes = ALONE) -> Setting:
+    """What a `Trainer` needs."""
     path = RunFolder(folder)
     path.begin(its_recipe, resume=False, needed=0)
     return Setting(
         recipe=its_recipe,
         data=small_data() if data is None else data,
-        processes=Processes(device=torch.device("cpu")),
+        processes=processes,
         folder=path,
         log=Log(path=path.log),
         watcher=Watcher(),
@@ -97,12 +104,19 @@ def setting(folder: Path, its_recipe: Recipe, data: DataSet | None = None) -> Se
     )
 
 
-def trainer(folder: Path, model: nn.Module, method: Any, its_recipe: Recipe, data: DataSet | None = None) -> Trainer:
+def trainer(
+    folder: Path,
+    model: nn.Module,
+    method: Method,
+    its_recipe: Recipe,
+    data: DataSet | None = None,
+    processes: Processes = ALONE,
+) -> Trainer:
     """A trainer of one phase, ready to run."""
     phase = Phase(
         name="train", number=1, model=model, method=method, objective=Classification(), epochs=its_recipe.epochs
     )
-    return Trainer(phase, setting(folder, its_recipe, data))
+    return Trainer(phase, setting(folder, its_recipe, data, processes))
 
 
 class Signals(Watcher):

@@ -36,7 +36,9 @@ class Demo:
     epochs: int = 30
     """Passes over the 1,348 training images, for each of the two nets."""
     strength: float = 0.01
-    """Lambda of the l1 penalty on the gates. A short run needs a far larger one than a long run."""
+    """Lambda of the l1 penalty on the gates to begin with. A short run needs a far larger one than a long run."""
+    target: float | None = None
+    """Share of zero channels to steer lambda to; by default lambda stays as it is."""
     model: str = "preresnet14"
     """Which network; a name of diffsparse.models.names()."""
     seed: int = 0
@@ -69,11 +71,14 @@ def run_demo(config: Demo) -> None:
         console.print(f"compact and gated outputs differ by at most {difference:.1g} of the largest output")
         if keep is not None:
             RunFolder(keep).write_json(keep / "demo.json", {name: _plain_data(row) for name, row in rows.items()})
-            console.print(f"both runs and demo.json are in {keep}", markup=False)
+            console.print(f"both runs and demo.json are in {keep}", markup=False, soft_wrap=True)
 
 
 def _recipe(config: Demo, name: str) -> Recipe:
-    method = Sparsifying(method="plain" if name == "plain" else "ds", strength=config.strength)
+    if name == "plain":
+        method = Sparsifying(method="plain")
+    else:
+        method = Sparsifying(method="ds", strength=config.strength, target=config.target)
     hardware = Hardware(threads=THREADS)
     return Recipe(model=config.model, epochs=config.epochs, seed=config.seed, sparsifying=method, hardware=hardware)
 

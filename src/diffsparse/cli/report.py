@@ -40,7 +40,7 @@ def run_report(config: Report) -> None:
     if config.output is not None:
         with replacing(config.output) as file:
             file.write((json.dumps(results, indent=2) + "\n").encode())
-        console.print(f"results in {config.output}", markup=False)
+        console.print(f"results in {config.output}", markup=False, soft_wrap=True)
 
 
 def read_result(folder: Path) -> dict[str, Any]:

@@ -5,10 +5,15 @@ from typing import Any
 
 from rich.table import Table
 
+from diffsparse.train.methods import NO_STRENGTH
+
 
 def results_table(results: Mapping[str, Mapping[str, Any]]) -> Table:
     """One row a run, by its name."""
-    table = Table(caption="compact network, one input; in brackets the share of the plain one")
+    caption = "compact network, one input; in brackets the share of the plain one"
+    if any("wiring" in result for result in results.values()):
+        caption += "\nwired networks: Mult-Adds and parameters of the live graph, in brackets of the complete one"
+    table = Table(caption=caption)
     table.add_column("run")
     for heading in (
         "method",
@@ -34,19 +39,36 @@ def _headlines(results: Mapping[str, Mapping[str, Any]]) -> list[str]:
 
 
 def _cells(result: Mapping[str, Any], headlines: list[str]) -> list[str]:
-    settings, cost = result["config"]["sparsifying"], result["cost"]
-    plain, small = cost["plain"], cost["compact"]
-    figures = result["figures"]["compact"]
+    settings, figures = result["config"]["sparsifying"], result["figures"]["compact"]
+    macs, params = _costs(result)
     return [
         settings["method"],
-        "-" if settings["method"] in ("plain", "scratch", "torch-pruning") else f"{settings['strength']:g}",
+        "-" if settings["method"] in NO_STRENGTH else f"{settings['strength']:g}",
         *(_figure(name, figures.get(name)) for name in headlines),
-        f"{result['zeros']['fraction']:.1%}",
-        f"{_short(small['macs'])} ({small['macs'] / plain['macs']:.0%})",
-        f"{_short(small['params'])} ({small['params'] / plain['params']:.0%})",
-        f"{small['file_bytes'] / 1e3:,.0f}",
+        f"{result['zeros']['fraction']:.1%}{' of edges' if 'wiring' in result else ''}",
+        macs,
+        params,
+        f"{result['cost']['compact']['file_bytes'] / 1e3:,.0f}",
         f"{sum(result['training_seconds'].values()):,.0f}",
     ]
+
+
+def _costs(result: Mapping[str, Any]) -> tuple[str, str]:
+    """MACs and parameters, and their shares of what the method began with.
+
+    The compact form of a wired network holds its edges in dense layers, of which most entries may be zero: what counts
+    there is the live graph.
+    """
+    if "wiring" in result:
+        (macs, params), (all_macs, all_params) = (
+            (cost["mult_adds"], cost["params"] + cost["batch_norm_params"])
+            for cost in (result["wiring"]["recursive"], result["wiring"]["complete"])
+        )
+    else:
+        (macs, params), (all_macs, all_params) = (
+            (cost["macs"], cost["params"]) for cost in (result["cost"]["compact"], result["cost"]["plain"])
+        )
+    return f"{_short(macs)} ({macs / all_macs:.0%})", f"{_short(params)} ({params / all_params:.0%})"
 
 
 def _short(number: int) -> str:

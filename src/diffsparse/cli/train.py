@@ -71,4 +71,4 @@ def run_train(config: Train) -> None:
             sys.exit(128 + stopped.signal)
     if bar.told:
         console.print(results_table({config.folder.name: result}))
-        console.print(f"files in {config.folder}", markup=False)
+        console.print(f"files in {config.folder}", markup=False, soft_wrap=True)

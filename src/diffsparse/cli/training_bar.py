@@ -70,6 +70,8 @@ def epoch_note(record: dict[str, Any]) -> str:
     elif "validation_mape" in record:
         parts.append(f"error {record['validation_mape']:.2f}%")
     parts.append(f"zeros {record['zeros']:.1%}")
+    if "edges" in record:
+        parts.append(f"{record['edges']:,} edges")
     if record.get("macs") is not None:
         parts.append(f"MACs {record['macs'] / 1e6:.2f}M")
     return ", ".join(parts)

@@ -53,15 +53,21 @@ def create(name: str, num_classes: int = 10, *, in_channels: int = 3) -> nn.Modu
         >>> create("preresnet20-0.5")(torch.zeros(2, 3, 32, 32)).shape
         torch.Size([2, 10])
     """
+    family, match = find_family(name)
+    return family.build(match, num_classes, in_channels)
+
+
+def find_family(name: str) -> tuple[Family, re.Match[str]]:
+    """The family of a network and what its name says; raises if there is none."""
     if not isinstance(name, str):
         raise SparsityError(f"the name of a network must be a string, got {name!r}")
     for family in FAMILIES:
         if match := re.fullmatch(family.pattern, name):
-            return family.build(match, num_classes, in_channels)
+            return family, match
     close = get_close_matches(name.lower(), names(), n=1)
     hint = f", the closest is {close[0]!r}" if close else ""
     known = ", ".join(family.grammar for family in FAMILIES)
-    raise SparsityError(f"unknown network {name!r}{hint}; there are {known}")
+    raise SparsityError(f"unknown network {name!r}{hint}; there are {known}, and your own as package.module:Name")
 
 
 def names() -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from typing import Any
 from torch import nn
 
 from diffsparse.errors import SparsityError
-from diffsparse.models.factory import create, names
+from diffsparse.models.factory import create, find_family, names
 
 
 def make_named(name: str, keywords: Mapping[str, Any]) -> nn.Module:
@@ -47,6 +47,7 @@ def parse_arguments(text: str) -> dict[str, Any]:
 def find_factory(name: str) -> Callable[..., Any]:
     """What makes the model called `name`; for a class of the user's, modules in the current folder are found too."""
     if ":" not in name:
+        find_family(name)
         return partial(create, name)
     module, _, attribute = name.partition(":")
     if not module or not attribute:

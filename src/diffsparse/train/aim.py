@@ -34,9 +34,12 @@ class Aim:
     def strength(self, epoch: float) -> float:
         """Lambda at `epoch`, which may lie within one."""
         settings = self.settings
+        if epoch < settings.delay_epochs:
+            return 0.0
         strength = self.factor * self.share * settings.strength
         if settings.ramp_epochs:
-            strength *= GradualStrength(0.0, 1.0, start_epoch=0, epochs=settings.ramp_epochs).at(epoch)
+            ramp = GradualStrength(0.0, 1.0, start_epoch=settings.delay_epochs, epochs=settings.ramp_epochs)
+            strength *= ramp.at(epoch)
         return strength
 
     def look(self, epoch: float, zeros: float, passed: float) -> None:
@@ -44,10 +47,11 @@ class Aim:
 
         The wanted share rises to the target along a cubic ramp, fast at first.
         """
-        if self.settings.target is None:
+        begin = self.settings.delay_epochs
+        if self.settings.target is None or epoch < begin:
             return
-        done = min(epoch / (DUE * self.epochs), 1.0)
+        done = min((epoch - begin) / (DUE * (self.epochs - begin)), 1.0)
         missing = self.settings.target * (1 - (1 - done) ** 3) - zeros
         self.share = min(max(missing / NARROW, 0.0), 1.0)
-        factor = self.factor * 2 ** (DOUBLINGS * missing * passed / self.epochs)
+        factor = self.factor * 2 ** (DOUBLINGS * missing * passed / (self.epochs - begin))
         self.factor = min(max(factor, 1 / RANGE), RANGE)

@@ -1,5 +1,7 @@
 """The network of a recipe, from its name or from the user's own class, made for its data."""
 
+from typing import Any
+
 import torch
 from torch import nn
 
@@ -31,7 +33,7 @@ def build_model(name: str, arguments: str, data: DataSet, seed: int, method: Met
     return model
 
 
-def _graph_keywords(data: TrafficDataSet, method: Method) -> dict[str, object]:
+def _graph_keywords(data: TrafficDataSet, method: Method) -> dict[str, Any]:
     nodes = data.num_outputs
     # the paper's baselines: I reads the given map, II every pair of nodes; neither has thresholds
     mask = data.adjacency | torch.eye(nodes, dtype=torch.bool) if method == "given-map" else None

@@ -9,7 +9,8 @@ from diffsparse.errors import SparsityError, require_number, require_whole
 from diffsparse.train.plain import from_plain, to_plain
 
 Method = Literal[
-    "plain", "ds", "given-map", "slimming", "proximal-l1", "proximal-l21", "proximal-l12", "torch-pruning", "scratch"
+    "plain", "ds", "given-map", "slimming", "proximal-l1", "proximal-l21", "proximal-l12", "torch-pruning", "scratch",
+    "dnw", "dnw-no-update", "random",
 ]  # fmt: skip
 """How the network is made smaller: not at all, by gates (this package), by one of the baselines."""
 
@@ -75,21 +76,25 @@ class Sparsifying:
     """How the network is made smaller."""
 
     method: Method = "ds"
-    """Gates (ds), no sparsity (plain), or a baseline; given-map is the one with the true map of a traffic network."""
+    """Gates (ds), no sparsity (plain), or a baseline: given-map, with the true map, is for traffic networks; dnw,
+    dnw-no-update and random, which keep a fixed number of edges, are for wired networks."""
     strength: float = 1e-3
     """Lambda of the penalty or of the proximal step; docs/strength.md tells how to choose it."""
     norm: Literal["l1", "l21", "l12", "lp"] = "l1"
     """Penalty on gates: single channels, groups of channels, exclusive; lp (p = 0.5) is for learned graphs."""
     group_size: int = 12
     """Channels of a group, for l21."""
+    delay_epochs: float = 0.0
+    """Lambda is zero for these epochs, in which weights learn what matters."""
     ramp_epochs: float = 0.0
-    """Lambda rises from zero along the paper's cubic ramp over these epochs; 0 fixes it."""
+    """Lambda then rises from zero along the paper's cubic ramp over these epochs; 0 fixes it."""
     start: float = 0.5
     """Value at which gates (and the scales of slimming) start."""
     rgf: float | None = None
     """Rectified gradient flow: slope of dropped gates in the backward pass; 0.1 in the paper's wiring experiments."""
     target: float | None = None
-    """Share of zero channels to aim at. Slimming and torch-pruning remove just that share; the others steer lambda."""
+    """Share of zero channels, or edges of a wired network, to aim at. Slimming, torch-pruning, dnw, dnw-no-update and
+    random remove just that share; the others steer lambda."""
     target_macs: float | None = None
     """For slimming and torch-pruning: the share of MACs to keep, instead of a target."""
     retrain_epochs: int | None = None
@@ -101,6 +106,7 @@ class Sparsifying:
         """Raise if a value makes no sense."""
         require_number("strength", self.strength, low=0)
         require_whole("group_size", self.group_size, low=1)
+        require_number("delay_epochs", self.delay_epochs, low=0)
         require_number("ramp_epochs", self.ramp_epochs, low=0)
         require_number("start", self.start)
         for name, share in (("target", self.target), ("target_macs", self.target_macs)):
@@ -116,7 +122,10 @@ class Sparsifying:
         cuts = self.method in ("slimming", "torch-pruning")
         if cuts and (self.target is None) == (self.target_macs is None):
             raise SparsityError(f"{self.method} needs either a target or target_macs, to know how much to remove")
-        if not cuts and self.target is not None and self.strength == 0:
+        counts = self.method in ("dnw", "dnw-no-update", "random")
+        if counts and self.target is None:
+            raise SparsityError(f"{self.method} needs a target, the share of edges that are zero")
+        if not cuts and not counts and self.target is not None and self.strength == 0:
             raise SparsityError("a target is reached by steering strength, which must be above 0, got 0")
         if not cuts and self.target_macs is not None:
             raise SparsityError(f"target_macs is for slimming and torch-pruning, not for {self.method}; aim by target")
@@ -216,6 +225,10 @@ class Recipe:
             for entry in fields(part):
                 _check_choice(entry.name, getattr(part, entry.name), get_type_hints(type(part))[entry.name])
             part.check()
+        if self.sparsifying.delay_epochs >= self.epochs:
+            raise SparsityError(
+                f"delay_epochs={self.sparsifying.delay_epochs:g} leaves nothing of {self.epochs} epochs to sparsify in"
+            )
         if self.batch_size % self.optimisation.accumulate:
             raise SparsityError(
                 f"a batch of {self.batch_size} cannot go in {self.optimisation.accumulate} equal pieces (accumulate)"

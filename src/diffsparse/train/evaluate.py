@@ -8,8 +8,10 @@ from torch import Tensor, nn
 from diffsparse.compact import compact
 from diffsparse.data.part import Part
 from diffsparse.errors import SparsityError, SparsityWarning
+from diffsparse.train.learned_wiring import learned_wiring
 from diffsparse.train.objective import Objective
 from diffsparse.train.processes import Processes
+from diffsparse.wiring import wiring_cost
 
 
 @torch.no_grad()
@@ -28,7 +30,10 @@ def evaluate(
 
 
 def live_macs(model: nn.Module, example: Tensor) -> int | None:
-    """MACs of one input through the compact form of `model`; None while it has none."""
+    """MACs of one input through the compact form of `model`, or the live graph if it is wired; None if it has none."""
+    graph = learned_wiring(model)
+    if graph is not None:
+        return wiring_cost(graph, example.shape[-1], recursive=True).mult_adds
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SparsityWarning)
         try:

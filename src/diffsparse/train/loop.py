@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from diffsparse.baselines import wired_stages
 from diffsparse.checkpoint import load, save
 from diffsparse.train.aim import LOOKS_AN_EPOCH, Aim
 from diffsparse.train.average import MovingAverage
@@ -223,6 +224,8 @@ class Trainer:
         self._keep_best(record)
         zeros = self.phase.method.zeros(self.result)
         record |= {"learning_rate": self.optimizer.param_groups[0]["lr"], "zeros": zeros.fraction}
+        if wired_stages(self.result):
+            record["edges"] = zeros.total - zeros.zero
         if self.regulariser is not None:
             record["strength"] = self.regulariser.strength
         if processes.first and self.phase.objective.shows_macs:

@@ -1,14 +1,31 @@
 """From the options of a run to the object that does it."""
 
-from diffsparse.baselines import Gated, Method, Proximal, Scratch, Slimming, TorchPruning
+from diffsparse.baselines import (
+    Gated,
+    Method,
+    Proximal,
+    Scratch,
+    Slimming,
+    TorchPruning,
+    Wired,
+    WiredGates,
+    WiredLargest,
+    WiredProximal,
+    WiredRandom,
+)
 from diffsparse.errors import SparsityError
 from diffsparse.penalties import L1, ExclusiveL12, GroupL21, Lp
 from diffsparse.penalties.norms import Norm
 from diffsparse.train.config import Sparsifying
 
+NO_STRENGTH = ("plain", "given-map", "torch-pruning", "scratch", "dnw", "dnw-no-update", "random")
+"""Methods without a lambda."""
+WIRED = ("ds", "dnw", "dnw-no-update", "random", "proximal-l1", "proximal-l12", "plain")
+"""Methods for wired networks."""
 
-def choose_method(settings: Sparsifying) -> Method:
-    """The method that `settings` describe.
+
+def choose_method(settings: Sparsifying, *, wired: bool = False) -> Method:
+    """The method that `settings` describe, for an ordinary network or for the edges of a wired one.
 
     Raises:
         SparsityError: an option was given that means nothing to the method.
@@ -19,6 +36,8 @@ def choose_method(settings: Sparsifying) -> Method:
     """
     settings.check()
     _check_options(settings)
+    if wired:
+        return _wired_method(settings)
     method, strength = settings.method, settings.strength
     targets = {"target": settings.target, "target_macs": settings.target_macs}
     if method == "ds":
@@ -34,7 +53,25 @@ def choose_method(settings: Sparsifying) -> Method:
         return Scratch(like=settings.like)
     if method in ("plain", "given-map"):
         return Method()
+    if method in WIRED:
+        raise SparsityError(f"method {method} chooses edges of a wired network, and this network has none")
     raise SparsityError(f"method must be one of those that Sparsifying lists, got {method!r}")
+
+
+def _wired_method(settings: Sparsifying) -> Method:
+    method, strength, target = settings.method, settings.strength, settings.target
+    if method not in WIRED:
+        raise SparsityError(f"method {method} is not for wired networks; theirs are {', '.join(WIRED)}")
+    if settings.start != Sparsifying.start:
+        raise SparsityError(f"start={settings.start:g} is for gates on channels; edges start at random")
+    if method == "ds":
+        return WiredGates(strength=strength, norm=_norm(settings.norm, settings), rgf=settings.rgf)
+    if method.startswith("proximal-"):
+        return WiredProximal(strength=strength, norm=_norm(method.removeprefix("proximal-"), settings))
+    if method == "plain":
+        return Wired()
+    assert target is not None
+    return WiredRandom(target=target) if method == "random" else WiredLargest(target=target, update=method == "dnw")
 
 
 def _norm(name: str, settings: Sparsifying) -> Norm:
@@ -48,5 +85,5 @@ def _check_options(settings: Sparsifying) -> None:
         raise SparsityError(f"norm {norm} is a penalty on gates, method ds; {method} {own}")
     if method != "ds" and settings.rgf is not None:
         raise SparsityError(f"rgf={settings.rgf:g} is about gates, method ds; {method} has none")
-    if method in ("plain", "given-map", "torch-pruning", "scratch") and settings.ramp_epochs:
+    if method in NO_STRENGTH and settings.ramp_epochs:
         raise SparsityError(f"ramp_epochs={settings.ramp_epochs:g} raises lambda, of which {method} has none")

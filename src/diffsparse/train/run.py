@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from diffsparse.baselines.method import Method
+from diffsparse.baselines import Method, wired_stages
 from diffsparse.checkpoint import load, save
 from diffsparse.compact import Compacted
 from diffsparse.data import open_data
@@ -18,13 +18,14 @@ from diffsparse.data.traffic import TrafficDataSet
 from diffsparse.errors import SparsityError
 from diffsparse.measure import Measurement, measure
 from diffsparse.train.build import build_model
-from diffsparse.train.config import Recipe
+from diffsparse.train.config import Recipe, Sparsifying
 from diffsparse.train.environment import environment
 from diffsparse.train.evaluate import evaluate
 from diffsparse.train.folder import RunFolder
 from diffsparse.train.forecast import Forecast
 from diffsparse.train.interrupt import Interrupt
 from diffsparse.train.learned_graph import graph_figures, learned_graph, write_graph
+from diffsparse.train.learned_wiring import draw_learned_wiring, learned_wiring, wiring_figures
 from diffsparse.train.log import Log
 from diffsparse.train.loop import Trainer
 from diffsparse.train.methods import choose_method
@@ -57,7 +58,7 @@ def run(
         watcher: is told of every step and epoch.
 
     The folder holds config.toml, log.jsonl, checkpoints/, trained.safetensors (with gates, where the method has any),
-    compact.safetensors, plan.json and result.json.
+    compact.safetensors, plan.json and result.json; of a wired network also its picture, wiring.svg.
 
     Raises:
         SparsityError: bad input, a loss that diverged, a disk that is full.
@@ -106,8 +107,8 @@ class _Run:
     def go(self) -> dict[str, Any]:
         began = time.perf_counter()
         setting, recipe = self.setting, self.setting.recipe
-        method = choose_method(recipe.sparsifying)
         fresh = self._fresh(recipe.model, recipe.arguments)
+        method = choose_method(recipe.sparsifying, wired=bool(wired_stages(fresh)))
         plain = measure(fresh, setting.example(), latency=False)
         model = self._converted(method.prepare(fresh))
         self._begin(needed=12 * plain.bytes)
@@ -142,10 +143,15 @@ class _Run:
         graph = learned_graph(model)
         if graph is not None:
             result["graph"] = graph_figures(graph, setting.data)
+        wiring = learned_wiring(model)
+        if wiring is not None:
+            result["wiring"] = wiring_figures(wiring, size=setting.data.input_shape[-1])
         if setting.processes.first:
             self._write(compacted, small, result)
             if graph is not None:
                 write_graph(graph, setting.data, setting.folder)
+            if wiring is not None:
+                draw_learned_wiring(wiring, setting.folder, setting.watcher)
         setting.processes.wait()
         return result
 
@@ -190,8 +196,10 @@ class _Run:
         named = settings.teacher_model or recipe.model
         teacher = self._fresh(named, recipe.arguments if named == recipe.model else "{}")
         if settings.teacher == "train":
+            plain = choose_method(Sparsifying(method="plain"), wired=bool(wired_stages(teacher)))
             epochs = settings.teacher_epochs or recipe.epochs
-            teacher = self._phase("teacher", self._converted(teacher), Method(), Classification(smoothing), epochs)
+            teacher = self._converted(plain.prepare(teacher))
+            teacher = self._phase("teacher", teacher, plain, Classification(smoothing), epochs)
         else:
             teacher = load(settings.teacher, teacher)
         teacher = teacher.eval().requires_grad_(False)

@@ -27,7 +27,7 @@ def to_toml(recipe: Recipe) -> str:
 
     Example:
         >>> print(to_toml(Recipe(epochs=3)).splitlines()[:3])
-        ['model = "preresnet20"', 'data = "digits"', 'augment = true']
+        ['model = "preresnet20"', 'arguments = "{}"', 'data = "digits"']
     """
     return "\n".join(_lines(recipe.as_dict())) + "\n"
 
