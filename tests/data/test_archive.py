@@ -73,7 +73,7 @@ def test_a_damaged_archive_is_refused_by_its_checksum(tmp_path: Path) -> None:
         locate(archive, tmp_path, fetch=True)
 
 
-@pytest.mark.parametrize("content", [b"no archive", packed(FILES)[:60]])
+@pytest.mark.parametrize("content", [b"no archive", packed(FILES)[:60]], ids=["foreign", "truncated"])
 def test_what_cannot_be_unpacked_is_one_sentence(content: bytes, tmp_path: Path) -> None:
     archive = put(tmp_path, content)
     with pytest.raises(SparsityError, match=r"cannot unpack .*set\.tar\.gz"):

@@ -1,5 +1,6 @@
 """Real processes for the tests: they start fast because a server that has imported everything forks them."""
 
+import gc
 import multiprocessing
 import os
 import signal
@@ -88,6 +89,8 @@ def together(target: Callable[..., None], *args: Any) -> list[int | None]:
 
 def _rank(rank: int, port: int, target: Callable[..., None], args: tuple[Any, ...]) -> None:
     torch.set_num_threads(1)
+    # what was there before the fork need not be searched by the collector
+    gc.freeze()
     os.environ |= {
         "RANK": str(rank),
         "LOCAL_RANK": str(rank),

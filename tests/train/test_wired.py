@@ -76,7 +76,7 @@ def test_plain_keeps_every_edge(tmp_path: Path) -> None:
     assert result["zeros"]["zero"] == 0
     assert wiring["one_hop"] == wiring["recursive"] == wiring["complete"]
     assert wiring["complete"]["mult_adds"] == COMPLETE
-    # 16 x 9 weights of the stem and 9 a node, edges, classifier
+    # nine weights for each of 8 channels of the stem and 152 nodes, edges, classifier with its bias
     assert wiring["complete"]["params"] == 9 * 8 + 9 * 152 + sum(USABLE) + 650
     shown = [cell for column in results_table({"x": result}).columns for cell in column.cells]
     assert {"0.0% of edges", "94k (100%)"} <= set(shown)

@@ -14,18 +14,9 @@ def results_table(results: Mapping[str, Mapping[str, Any]]) -> Table:
     if any("wiring" in result for result in results.values()):
         caption += "\nwired networks: Mult-Adds and parameters of the live graph, in brackets of the complete one"
     table = Table(caption=caption)
-    table.add_column("run")
-    for heading in (
-        "method",
-        "strength",
-        *_headlines(results),
-        "zero channels",
-        "MACs",
-        "parameters",
-        "file kB",
-        "train s",
-    ):
-        table.add_column(heading, justify="right")
+    table.add_column("run", overflow="fold")
+    for heading in ("method", "lambda", *_headlines(results), "zeros", "MACs", "params", "file kB", "train s"):
+        table.add_column(heading, justify="right", overflow="fold")
     for name, result in results.items():
         table.add_row(name, *_cells(result, _headlines(results)))
     return table

@@ -75,8 +75,12 @@ class Trainer:
         progress, watcher = self.progress, self.setting.watcher
         done = progress.epoch * self.steps + progress.step
         watcher.phase_began(self.phase.name, epochs=self.phase.epochs, steps=self.steps, done=done)
-        while progress.epoch < self.phase.epochs:
-            self._epoch()
+        try:
+            while progress.epoch < self.phase.epochs:
+                self._epoch()
+        finally:
+            # the wrapper of DDP holds on to the group of processes, which ends before an error's traceback does
+            self.forward = self.phase.model
         watcher.phase_over()
         if progress.best is None:
             return self.result

@@ -1,5 +1,6 @@
 """One process or several that train together."""
 
+import gc
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -84,6 +85,9 @@ def joined(hardware: Hardware) -> Iterator[Processes]:
         try:
             yield Processes(device=device, rank=rank, world=world)
         finally:
+            # a wrapper of DDP is part of a cycle; if it is the last to hold the group, it may wait for ever for a
+            # thread of the group, which waits for the interpreter
+            gc.collect()
             dist.destroy_process_group()
 
 
