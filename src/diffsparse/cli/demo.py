@@ -35,8 +35,8 @@ class Demo:
 
     epochs: int = 30
     """Passes over the 1,348 training images, for each of the two nets."""
-    strength: float = 0.01
-    """Lambda of the l1 penalty on the gates to begin with. A short run needs a far larger one than a long run."""
+    strength: float = 0.02
+    """Lambda of the l1 penalty on the gates. A short run needs a far larger one than a long run."""
     target: float | None = None
     """Share of zero channels to steer lambda to; by default lambda stays as it is."""
     model: str = "preresnet14"
