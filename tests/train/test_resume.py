@@ -21,7 +21,7 @@ RUNS = {
     "adam": recipe(optimisation=Optimisation(optimizer="adam", learning_rate=0.01, warmup_epochs=1, clip=1.0)),
     "ema in pieces": recipe(optimisation=Optimisation(ema=0.9, accumulate=2, schedule="steps", label_smoothing=0.1)),
     "ramp": recipe(sparsifying=Sparsifying(strength=0.05, ramp_epochs=2.5)),
-    "target": recipe(sparsifying=Sparsifying(strength=1e-3, target=0.2)),
+    "target": recipe(sparsifying=Sparsifying(strength=0.01, target=0.1)),
     "proximal": recipe(sparsifying=Sparsifying(method="proximal-l1", strength=0.05, target=0.4)),
     "channels last": recipe(hardware=Hardware(channels_last=True)),
     "bfloat16": recipe(hardware=Hardware(precision="bfloat16")),
