@@ -51,14 +51,14 @@ SIZES = {
         epochs=2,
         batch_size=128,
         image=32,
-        begin={"proximal l1": 0.01, "ours": 2.5e-3, "ours, rgf": 2.5e-3},
+        begin={"proximal l1": 0.025, "ours": 2.3e-3, "ours, rgf": 2.3e-3},
     ),
     "digits": Size(
         model="wired-mobilenet-0.25-small",
         epochs=6,
         batch_size=64,
         image=8,
-        begin={"proximal l1": 0.05, "ours": 0.015, "ours, rgf": 0.015},
+        begin={"proximal l1": 0.07, "ours": 0.0145, "ours, rgf": 0.0145},
     ),
 }
 
@@ -71,6 +71,8 @@ class Rule:
     """Its settings."""
     knob: str
     """The setting that brings it to the goal; a larger one means fewer Mult-Adds."""
+    slope: float = 1.0
+    """About how many per cent fewer they are for one per cent more."""
 
 
 # In so short a run a larger lambda shrinks all edges of a node alike, which its batch norm undoes, and drops none: ours
@@ -80,8 +82,8 @@ ROWS = {
     "dnw, no update": Rule(sparsifying={"method": "dnw-no-update"}, knob="target"),
     "dnw": Rule(sparsifying={"method": "dnw"}, knob="target"),
     "proximal l1": Rule(sparsifying={"method": "proximal-l1"}, knob="strength"),
-    "ours": Rule(sparsifying={"method": "ds", "strength": 3e-4}, knob="gate_weight_decay"),
-    "ours, rgf": Rule(sparsifying={"method": "ds", "strength": 3e-4, "rgf": 0.1}, knob="gate_weight_decay"),
+    "ours": Rule(sparsifying={"method": "ds", "strength": 3e-4}, knob="gate_weight_decay", slope=4.0),
+    "ours, rgf": Rule(sparsifying={"method": "ds", "strength": 3e-4, "rgf": 0.1}, knob="gate_weight_decay", slope=4.0),
 }
 
 
@@ -112,24 +114,20 @@ def goal(size: Size, in_channels: int) -> Goal:
     return Goal(nodes=none, edges=complete - none)
 
 
-def next_target(tries: list[tuple[float, int]], wanted: Goal) -> float:
-    """The share of zero edges after runs with a share and the Mult-Adds reached: each edge costs what it costs."""
-    share, reached = tries[-1]
-    return share + (reached - wanted.mult_adds) / wanted.edges
+def next_knob(rule: Rule, tries: list[tuple[float, int]], wanted: Goal) -> float:
+    """The setting to try after runs with a setting and the Mult-Adds reached.
 
-
-def next_factor(tries: list[tuple[float, int]], wanted: Goal) -> float:
-    """A strength or decay after runs with one and the Mult-Adds reached.
-
-    Between the two runs next to the goal on both sides, by logarithms; where all are on one side, beyond the last.
+    Between the two runs next to the goal on both sides; where all are on one side, beyond the last of them.
     """
-    points = [(math.log(knob), math.log(reached / wanted.mult_adds)) for knob, reached in tries]
-    over, under = [p for p in points if p[1] > 0], [p for p in points if p[1] <= 0]
+    over, under = ([t for t in tries if (t[1] > wanted.mult_adds) == side] for side in (True, False))
     if over and under:
-        (x1, y1), (x2, y2) = max(over), min(under)
-        return math.exp(x1 + (x2 - x1) * y1 / (y1 - y2))
-    x, y = max(over) if over else min(under)
-    return math.exp(x + min(max(y, -0.5), 0.5))
+        (low, more), (high, less) = max(over), min(under)
+        return low + (high - low) * (more - wanted.mult_adds) / (more - less)
+    knob, reached = max(over) if over else min(under)
+    if rule.knob == "target":
+        # each edge costs what it costs
+        return knob + (reached - wanted.mult_adds) / wanted.edges
+    return knob * math.exp(min(max(math.log(reached / wanted.mult_adds), -0.7), 0.7) / rule.slope)
 
 
 def recipe(data: str, root: Path | None, name: str, knob: float, seed: int) -> Recipe:
@@ -182,7 +180,7 @@ def row(name: str, wanted: Goal, options: argparse.Namespace, bar: TrainingBar) 
         here: list[dict[str, Any]] = []
         while len(tries) < TRIES and not (tries and wanted.reached(tries[-1][1])):
             if tries:
-                knob = (next_target if ROWS[name].knob == "target" else next_factor)(tries, wanted)
+                knob = next_knob(ROWS[name], tries, wanted)
             knob = float(f"{knob:.4g}")
             result = finished(name, knob, seed, options, bar)
             here.append(summary(result, knob))

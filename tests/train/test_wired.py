@@ -28,7 +28,7 @@ MODEL = "wired-mobilenet-0.25-small"
 USABLE = (128, 2048, 8192)
 # maps of 8, 4 and 2 pixels; the stem and the filters of 8, 48 and 96 nodes; the classifier
 COMPLETE = 9 * 8 * 64 + (9 * 8 + 128) * 64 + (9 * 48 + 2048) * 16 + (9 * 96 + 8192) * 4 + 640
-COUNTED = {"dnw": {}, "dnw-no-update": {}, "random": {}}
+COUNTED = ("dnw", "dnw-no-update", "random")
 STEERED = {"ds": {"rgf": 0.1}, "proximal-l1": {}, "proximal-l12": {}}
 
 
@@ -38,6 +38,13 @@ def on_digits(**settings: Any) -> Recipe:
     )
 
 
+@pytest.fixture
+def no_picture(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A picture takes longer than an epoch of digits."""
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+
+
+@pytest.mark.usefixtures("no_picture")
 @pytest.mark.parametrize("method", COUNTED)
 def test_methods_that_count_keep_just_so_many_edges(method: str, tmp_path: Path) -> None:
     result = run(on_digits(method=method, target=0.8), tmp_path / "run")
@@ -51,13 +58,13 @@ def test_methods_that_count_keep_just_so_many_edges(method: str, tmp_path: Path)
     wiring = result["wiring"]
     assert (wiring["edges"], wiring["usable_edges"]) == (kept, sum(USABLE))
     assert wiring["one_hop"]["edges"] == kept
-    assert (tmp_path / "run" / "wiring.svg").read_text().count("<svg") == 1
     (record,) = Log(path=tmp_path / "run" / "log.jsonl").records()
     assert record["edges"] == kept
     assert record["macs"] == wiring["recursive"]["mult_adds"]
     assert f"{kept:,} edges" in epoch_note(record)
 
 
+@pytest.mark.usefixtures("no_picture")
 @pytest.mark.parametrize(("method", "options"), STEERED.items(), ids=STEERED.keys())
 def test_methods_with_a_strength_drop_edges(method: str, options: dict[str, Any], tmp_path: Path) -> None:
     result = run(on_digits(method=method, strength=0.02, **options), tmp_path / "run")
@@ -70,6 +77,7 @@ def test_methods_with_a_strength_drop_edges(method: str, options: dict[str, Any]
     assert figures == pytest.approx(result["figures"]["compact"])
 
 
+@pytest.mark.usefixtures("no_picture")
 def test_plain_keeps_every_edge(tmp_path: Path) -> None:
     result = run(on_digits(method="plain"), tmp_path / "run")
     wiring = result["wiring"]
@@ -82,7 +90,7 @@ def test_plain_keeps_every_edge(tmp_path: Path) -> None:
     assert {"0.0% of edges", "94k (100%)"} <= set(shown)
 
 
-@pytest.mark.usefixtures("data")
+@pytest.mark.usefixtures("data", "no_picture")
 @pytest.mark.parametrize("method", ["dnw", "random"])
 def test_a_resumed_run_is_the_same_to_the_last_bit(method: str, tmp_path: Path) -> None:
     its_recipe = recipe(model=MODEL, sparsifying=Sparsifying(method=method, target=0.9))
@@ -93,7 +101,7 @@ def test_a_resumed_run_is_the_same_to_the_last_bit(method: str, tmp_path: Path) 
         assert found[key] == value, key
 
 
-@pytest.mark.usefixtures("data")
+@pytest.mark.usefixtures("data", "no_picture")
 def test_a_teacher_has_all_its_edges(tmp_path: Path) -> None:
     its_recipe = recipe(
         model=MODEL,
@@ -109,18 +117,29 @@ def test_a_teacher_has_all_its_edges(tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.usefixtures("data")
-def test_without_matplotlib_there_is_no_picture_and_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
+def random_run(folder: Path) -> list[str]:
+    """An epoch of a random graph; returns what was said."""
     said: list[str] = []
     watcher = Watcher()
     watcher.say = said.append  # type: ignore[method-assign]
     its_recipe = recipe(model=MODEL, epochs=1, sparsifying=Sparsifying(method="random", target=0.9))
-    run(its_recipe, tmp_path / "run", watcher=watcher)
-    assert (tmp_path / "run" / "result.json").exists()
-    assert not (tmp_path / "run" / "wiring.svg").exists()
-    (line,) = said
+    run(its_recipe, folder, watcher=watcher)
+    assert (folder / "result.json").exists()
+    return said
+
+
+@pytest.mark.usefixtures("data")
+def test_a_run_leaves_a_picture(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    assert random_run(tmp_path / "run") == []
+    assert (tmp_path / "run" / "wiring.svg").read_text().count("<svg") == 1
+
+
+@pytest.mark.usefixtures("data", "no_picture")
+def test_without_matplotlib_there_is_no_picture_and_no_error(tmp_path: Path) -> None:
+    (line,) = random_run(tmp_path / "run")
     assert line == "no wiring.svg: a picture needs matplotlib; install it with: pip install 'diffsparse[report]'"
+    assert not (tmp_path / "run" / "wiring.svg").exists()
 
 
 def test_a_compact_file_fits_a_fresh_network(tmp_path: Path) -> None:
