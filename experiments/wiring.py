@@ -1,12 +1,13 @@
 """Which rule finds the better wiring: chance, the largest edges, proximal steps or learned thresholds.
 
-    python experiments/wiring.py cifar10 --data-root DIR
+    python experiments/wiring.py --data-root DIR
 
 Every rule trains the same wired network for the same epochs, to the same Mult-Adds: those of a graph that has all its
 nodes and a fifth of its edges, within 5 %. Counted is the part of the graph that the output depends on (the recursive
 convention). Rules that count edges get there by their share of zero edges, proximal steps by lambda, ours by
 the decay of thresholds: where a run lands elsewhere, it is repeated with what the runs before suggest. Two seeds each.
-Writes experiments/results/wiring-DATA.json with every run that was made. A finished run is not repeated.
+Writes experiments/results/wiring.json with every run that was made. A finished run is not repeated.
+`digits` is the same in small, to try it.
 """
 
 import argparse
@@ -205,10 +206,10 @@ def row(name: str, wanted: Goal, options: argparse.Namespace, bar: TrainingBar) 
 def main() -> None:
     """Run what is not there yet, print the table, write the results."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("data", choices=SIZES)
+    parser.add_argument("data", choices=SIZES, nargs="?", default="cifar10")
     parser.add_argument("--data-root", type=Path)
     parser.add_argument("--runs", type=Path, default=Path("runs"))
-    parser.add_argument("--output", type=Path, default=RESULTS)
+    parser.add_argument("--output", type=Path, help="by default experiments/results/wiring.json, or wiring-digits.json")
     options = parser.parse_args()
     console = Console()
     wanted = goal(SIZES[options.data], in_channels=1 if options.data == "digits" else 3)
@@ -224,7 +225,7 @@ def main() -> None:
                 ", ".join(f"{one['wiring']['edges']:,}" for one in found["runs"]), f"{found['knob']} {knobs}",
             )  # fmt: skip
     console.print(table)
-    path = options.output / f"wiring-{options.data}.json"
+    path = options.output or RESULTS / ("wiring.json" if options.data == "cifar10" else f"wiring-{options.data}.json")
     written = {"goal": {"mult_adds": wanted.mult_adds, "convention": "recursive", "within": NEAR}, "rules": rows}
     path.write_text(json.dumps(written, indent=2) + "\n")
     console.print(f"results in {path}", soft_wrap=True)

@@ -95,3 +95,19 @@ def test_bad_input_exits_with_two(
         main(["report", *arguments])
     assert stopped.value.code == 2
     assert message in capsys.readouterr().err
+
+
+def test_a_run_that_is_not_finished_does_not_hide_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    done, begun = write(tmp_path / "done", result()), tmp_path / "begun"
+    begun.mkdir()
+    (begun / "config.toml").touch()
+    main(["report", str(begun), str(done)])
+    printed = capsys.readouterr().out
+    assert f"left out: '{begun}' is not finished" in printed
+    assert [row[0] for row in cells(printed)] == ["done"]
+    with pytest.raises(SystemExit):
+        main(["report", str(begun), str(tmp_path / "none")])
+    assert "none of the runs is finished" in capsys.readouterr().err

@@ -32,10 +32,20 @@ def run_report(config: Report) -> None:
         raise SparsityError("give the folders of one or more finished runs")
     if config.output is not None:
         check_writable(config.output, "--output")
-    results = {folder.name: read_result(folder) for folder in config.runs}
-    if len(results) < len(config.runs):
+    if len({folder.name for folder in config.runs}) < len(config.runs):
         raise SparsityError("two of the runs have folders of the same name; rename one")
     console = Console()
+    results: dict[str, Any] = {}
+    for folder in config.runs:
+        try:
+            results[folder.name] = read_result(folder)
+        except SparsityError as error:
+            # one run that is still going must not hide the others
+            if len(config.runs) == 1:
+                raise
+            console.print(f"left out: {error}", markup=False, soft_wrap=True)
+    if not results:
+        raise SparsityError("none of the runs is finished")
     console.print(results_table(results))
     if config.output is not None:
         with replacing(config.output) as file:
