@@ -61,6 +61,17 @@ def test_a_delay_comes_before_everything() -> None:
     assert steered.strength(8) > 0.3
 
 
+def test_lambda_stays_where_zeros_would_come_back() -> None:
+    settings = Sparsifying(method="proximal-l1", strength=0.3, target=0.5)
+    for holds, shares in ((True, [1.0, 1.0]), (False, [0.0, 0.8])):
+        aim = Aim(settings, epochs=10, holds=holds)
+        aim.look(9, 0.6, passed=0.2)
+        assert aim.factor < 1
+        found = [aim.share]
+        aim.look(9, 0.4, passed=0.2)
+        assert [*found, aim.share] == pytest.approx(shares)
+
+
 class Wide(nn.Module):
     """Three convolutions with channels to spare."""
 

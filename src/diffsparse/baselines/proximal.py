@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import nn
@@ -40,6 +40,7 @@ class Proximal(Method):
     """Lambda of the operator; it acts times the learning rate."""
     norm: Norm = field(default_factory=L1)
     """`L1()`, `GroupL21(...)` or `ExclusiveL12()`."""
+    revives: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         require_number("strength", self.strength, low=0)

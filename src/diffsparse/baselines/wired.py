@@ -1,6 +1,7 @@
 """Ways of choosing the edges of a wired network, in the form the training loop wants."""
 
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import torch
 from torch import nn
@@ -72,6 +73,7 @@ class WiredProximal(Wired):
     """Lambda of the operator; it acts times the learning rate."""
     norm: Norm = field(default_factory=L1)
     """`L1()` or `ExclusiveL12()`."""
+    revives: ClassVar[bool] = True
 
     def regulariser(self, model: nn.Module, optimizer: Optimizer) -> Regulariser:
         weights = [weight for stage in wired_stages(model) for weight in stage.edges.weights()]

@@ -26,6 +26,8 @@ class Aim:
 
     settings: Sparsifying
     epochs: int
+    holds: bool = False
+    """Whether lambda stays in force when there are enough zeros, because they would come back without it."""
     factor: float = 1.0
     """How much the steering has multiplied lambda by."""
     share: float = 1.0
@@ -52,6 +54,7 @@ class Aim:
             return
         done = min((epoch - begin) / (DUE * (self.epochs - begin)), 1.0)
         missing = self.settings.target * (1 - (1 - done) ** 3) - zeros
-        self.share = min(max(missing / NARROW, 0.0), 1.0)
+        if not self.holds:
+            self.share = min(max(missing / NARROW, 0.0), 1.0)
         factor = self.factor * 2 ** (DOUBLINGS * missing * passed / (self.epochs - begin))
         self.factor = min(max(factor, 1 / RANGE), RANGE)

@@ -47,7 +47,7 @@ class Trainer:
         self.rate = LearningRate(settings=self.settings, epochs=phase.epochs, steps=self.steps)
         self.optimizer = make_optimizer(phase.model, self.settings)
         self.regulariser = phase.method.regulariser(phase.model, self.optimizer)
-        self.aim = Aim(recipe.sparsifying, phase.epochs)
+        self.aim = Aim(recipe.sparsifying, phase.epochs, holds=phase.method.revives)
         self.average = None if self.settings.ema is None else MovingAverage(phase.model, self.settings.ema)
         half = recipe.hardware.precision == "float16"
         self.scaler = torch.amp.GradScaler(processes.device.type, enabled=half)
