@@ -206,6 +206,7 @@ def test_the_best_on_validation_is_kept(tmp_path: Path) -> None:
             return logits
 
     data = small_data(validation=32)
+    torch.manual_seed(0)
     kept = trainer(tmp_path, Fading(), Method(), recipe(epochs=3), data).run()
     logged = records(tmp_path)
     accuracies = [record["validation_accuracy"] for record in logged]
