@@ -5,14 +5,13 @@ import statistics
 from collections.abc import Callable
 
 import torch
-import torch.nn.functional as F
-from harness import interleaved_times, median_ratio, peak_bytes, write_record
+from harness import interleaved_times, median_ratio, peak_bytes, training_step, write_record
 
 import diffsparse as ds
 from diffsparse.models import PreResNet
 
 
-def training_step(depth: int, batch: int, gated: bool) -> Callable[[], None]:
+def step_of(depth: int, batch: int, gated: bool) -> Callable[[], None]:
     """One step on random images: forward, loss (with penalty), backward, SGD."""
     torch.manual_seed(0)
     model = PreResNet(depth)
@@ -20,17 +19,7 @@ def training_step(depth: int, batch: int, gated: bool) -> Callable[[], None]:
         model = ds.sparsify(model, start=0.5)
     penalty = ds.Penalty(model, strength=1e-4) if gated else None
     optimizer = torch.optim.SGD(ds.parameter_groups(model), lr=0.01, momentum=0.9, nesterov=True)
-    images, labels = torch.randn(batch, 3, 32, 32), torch.randint(10, (batch,))
-
-    def step() -> None:
-        loss = F.cross_entropy(model(images), labels)
-        if penalty is not None:
-            loss = loss + penalty()
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-
-    return step
+    return training_step(model, optimizer, penalty, batch)
 
 
 def main() -> None:
@@ -39,7 +28,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--rounds", type=int, default=40)
     args = parser.parse_args()
-    steps = {kind: training_step(args.depth, args.batch, kind == "gated") for kind in ("plain", "gated")}
+    steps = {kind: step_of(args.depth, args.batch, kind == "gated") for kind in ("plain", "gated")}
     times = interleaved_times(steps, args.rounds)
     memory = {kind: peak_bytes(step) for kind, step in steps.items()}
     results = {

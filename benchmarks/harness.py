@@ -9,9 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.optim import Optimizer
 from torch.profiler import ProfilerActivity, profile
 
-import diffsparse
+import diffsparse as ds
 
 RESULTS = Path(__file__).parent / "results"
 
@@ -50,6 +53,21 @@ def peak_bytes(call: Callable[[], object]) -> int:
     return peak
 
 
+def training_step(model: nn.Module, optimizer: Optimizer, penalty: ds.Penalty | None, batch: int) -> Callable[[], None]:
+    """One step on random CIFAR-shaped images: forward, loss (with penalty if there is one), backward, update."""
+    images, labels = torch.randn(batch, 3, 32, 32), torch.randint(10, (batch,))
+
+    def step() -> None:
+        loss = F.cross_entropy(model(images), labels)
+        if penalty is not None:
+            loss = loss + penalty()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+    return step
+
+
 def write_record(name: str, results: Mapping[str, Any]) -> Path:
     """Write results with versions and thread count to benchmarks/results/NAME.json."""
     RESULTS.mkdir(exist_ok=True)
@@ -57,7 +75,7 @@ def write_record(name: str, results: Mapping[str, Any]) -> Path:
     record = {
         "benchmark": name,
         "versions": {
-            "diffsparse": diffsparse.__version__,
+            "diffsparse": ds.__version__,
             "torch": torch.__version__,
             "python": platform.python_version(),
         },

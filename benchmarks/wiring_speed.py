@@ -10,8 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-import torch.nn.functional as F
-from harness import interleaved_times, median_ratio, write_record
+from harness import interleaved_times, median_ratio, training_step, write_record
 from torch import Tensor, nn
 
 import diffsparse as ds
@@ -23,22 +22,12 @@ TARGET = 3.0
 """How many times faster than the gated network the compact one is to be where 95 % of the edges are gone."""
 
 
-def training_step(model: nn.Module, batch: int) -> Callable[[], None]:
+def step_of(model: nn.Module, batch: int) -> Callable[[], None]:
     """One step on random images: forward, loss (with penalty where there are gates), backward, SGD."""
     gated = any(isinstance(module, ds.SignedGate) for module in model.modules())
     penalty = ds.Penalty(model, strength=1e-5) if gated else None
     optimizer = torch.optim.SGD(ds.parameter_groups(model), lr=0.01, momentum=0.9)
-    images, labels = torch.randn(batch, 3, 32, 32), torch.randint(10, (batch,))
-
-    def step() -> None:
-        loss = F.cross_entropy(model(images), labels)
-        if penalty is not None:
-            loss = loss + penalty()
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-
-    return step
+    return training_step(model, optimizer, penalty, batch)
 
 
 def mobilenet_of(macs: int) -> tuple[MobileNetV1, float]:
@@ -62,9 +51,9 @@ def training(width: float, batch: int, rounds: int) -> dict[str, Any]:
     macs = wiring_cost(WiredMobileNet(width=width, edges=Proximal(strength=0.0))).mult_adds
     dense, multiplier = mobilenet_of(macs)
     steps = {
-        "mobilenet": training_step(dense, batch),
-        "wired, plain weights": training_step(WiredMobileNet(width=width, edges=Proximal(strength=0.0)), batch),
-        "wired, gates": training_step(WiredMobileNet(width=width, edges=Differentiable()), batch),
+        "mobilenet": step_of(dense, batch),
+        "wired, plain weights": step_of(WiredMobileNet(width=width, edges=Proximal(strength=0.0)), batch),
+        "wired, gates": step_of(WiredMobileNet(width=width, edges=Differentiable()), batch),
     }
     times = interleaved_times(steps, rounds)
     result = {

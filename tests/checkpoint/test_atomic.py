@@ -1,6 +1,7 @@
 """Writing in one step: a failure at any point leaves the old file and nothing else."""
 
 import errno
+import json
 import os
 import stat
 
@@ -8,7 +9,7 @@ import pytest
 
 from diffsparse import SparsityError
 from diffsparse.checkpoint import CheckpointError
-from diffsparse.checkpoint.atomic import replacing
+from diffsparse.checkpoint.atomic import replacing, write_json
 
 
 def write(path, data=b"new"):
@@ -119,3 +120,11 @@ def test_a_name_that_is_too_long(tmp_path):
     with pytest.raises(CheckpointError, match="File name too long"):
         write(tmp_path / ("x" * 300))
     assert os.listdir(tmp_path) == []
+
+
+def test_plain_data_is_written_in_one_step(tmp_path):
+    write_json(tmp_path / "numbers.json", {"pi": [3, 1, 4]})
+    assert json.loads((tmp_path / "numbers.json").read_text()) == {"pi": [3, 1, 4]}
+    with pytest.raises(CheckpointError, match="there is no folder"):
+        write_json(tmp_path / "no" / "numbers.json", {})
+    assert [path.name for path in tmp_path.iterdir()] == ["numbers.json"]

@@ -7,6 +7,7 @@ import torch
 
 from diffsparse import SparsityError
 from diffsparse.checkpoint import CheckpointError
+from diffsparse.checkpoint.atomic import write_json
 from diffsparse.errors import SparsityWarning
 from diffsparse.train import Optimisation, Recipe, read_recipe
 from diffsparse.train.folder import RunFolder
@@ -142,7 +143,7 @@ def test_a_failed_write_leaves_the_checkpoint_before_it(folder: RunFolder, monke
         with pytest.raises(CheckpointError, match=r"cannot write '.*1-train-00002.*': No space left on device"):
             written(folder, 2)
         with pytest.raises(CheckpointError, match=r"cannot write '.*result.json': No space left"):
-            folder.write_json(folder.result, {})
+            write_json(folder.result, {})
     assert [path.name for path in (folder.path / "checkpoints").iterdir()] == [first.name]
     assert first.read_bytes() == content
     assert not folder.result.exists()

@@ -50,7 +50,14 @@ class Proximal(Method):
         return ScaleShrinking(optimizer, batch_norms(model), self.norm, self.strength)
 
 
-class ScaleShrinking(ProximalStep):
+class Shrinking(ProximalStep):
+    """A proximal step as a regulariser."""
+
+    def __call__(self) -> None:
+        """Nothing to add to the loss: it acts in the optimiser."""
+
+
+class ScaleShrinking(Shrinking):
     """The proximal step on scales, and shifts of dead channels set to zero behind it."""
 
     def __init__(self, optimizer: Optimizer, norms: Sequence[_BatchNorm], norm: Norm, strength: float) -> None:
@@ -58,9 +65,6 @@ class ScaleShrinking(ProximalStep):
         self._norms = list(norms)
         # hooks run in the order they are registered in
         self._silencer = optimizer.register_step_post_hook(self._silence)
-
-    def __call__(self) -> None:
-        """Nothing to add to the loss: it acts in the optimiser."""
 
     @torch.no_grad()
     def _silence(self, optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:

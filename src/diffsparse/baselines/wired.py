@@ -8,8 +8,9 @@ from torch import nn
 from torch.optim import Optimizer
 
 from diffsparse.baselines.method import Method, Regulariser
+from diffsparse.baselines.proximal import Shrinking
 from diffsparse.errors import SparsityError, require_number
-from diffsparse.penalties import L1, Penalty, ProximalStep
+from diffsparse.penalties import L1, Penalty
 from diffsparse.penalties.norms import Norm
 from diffsparse.sparsify import Count
 from diffsparse.wiring import Differentiable, Edges, StageShape, WiredStage
@@ -77,14 +78,7 @@ class WiredProximal(Wired):
 
     def regulariser(self, model: nn.Module, optimizer: Optimizer) -> Regulariser:
         weights = [weight for stage in wired_stages(model) for weight in stage.edges.weights()]
-        return EdgeShrinking(optimizer, weights, self.norm, self.strength)
-
-
-class EdgeShrinking(ProximalStep):
-    """The proximal step on edges, as a regulariser."""
-
-    def __call__(self) -> None:
-        """Nothing to add to the loss: it acts in the optimiser."""
+        return Shrinking(optimizer, weights, self.norm, self.strength)
 
 
 @dataclass(frozen=True, kw_only=True)

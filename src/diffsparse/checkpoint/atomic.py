@@ -1,12 +1,13 @@
 """Files that are either the old one or the new one, never half of it."""
 
 import contextlib
+import json
 import os
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from diffsparse.checkpoint.errors import CheckpointError, require_path
 
@@ -41,6 +42,17 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
         with contextlib.suppress(OSError):
             draft.unlink(missing_ok=True)
     _sync_folder(target.parent)
+
+
+def write_text(path: str | os.PathLike[str], text: str) -> None:
+    """Write a small file in one step."""
+    with replacing(path) as file:
+        file.write(text.encode())
+
+
+def write_json(path: str | os.PathLike[str], data: Any) -> None:
+    """Write plain data in one step, to be read by people too."""
+    write_text(path, json.dumps(data, indent=2) + "\n")
 
 
 def _check_target(path: str | os.PathLike[str], target: Path) -> None:

@@ -12,6 +12,7 @@ from rich.table import Table
 from torch import nn
 
 from diffsparse.checkpoint import load
+from diffsparse.checkpoint.atomic import write_json
 from diffsparse.cli.training_bar import TrainingBar
 from diffsparse.data import open_data
 from diffsparse.errors import SparsityError
@@ -19,7 +20,6 @@ from diffsparse.measure import Measurement
 from diffsparse.measure.measure import measure_in_turns
 from diffsparse.train import Hardware, Recipe, Sparsifying, StoppedError, run
 from diffsparse.train.build import build_model
-from diffsparse.train.folder import RunFolder
 from diffsparse.train.processes import threads
 from diffsparse.train.run import COMPACT, TRAINED
 
@@ -70,7 +70,7 @@ def run_demo(config: Demo) -> None:
         difference = results["gated"]["max_difference"]
         console.print(f"compact and gated outputs differ by at most {difference:.1g} of the largest output")
         if keep is not None:
-            RunFolder(keep).write_json(keep / "demo.json", {name: _plain_data(row) for name, row in rows.items()})
+            write_json(keep / "demo.json", {name: _plain_data(row) for name, row in rows.items()})
             console.print(f"both runs and demo.json are in {keep}", markup=False, soft_wrap=True)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from rich.console import Console
 from tyro.conf import Positional
 
-from diffsparse.checkpoint.atomic import replacing
+from diffsparse.checkpoint.atomic import write_json
 from diffsparse.cli.table import results_table
 from diffsparse.cli.target import check_writable
 from diffsparse.errors import SparsityError
@@ -48,8 +48,7 @@ def run_report(config: Report) -> None:
         raise SparsityError("none of the runs is finished")
     console.print(results_table(results))
     if config.output is not None:
-        with replacing(config.output) as file:
-            file.write((json.dumps(results, indent=2) + "\n").encode())
+        write_json(config.output, results)
         console.print(f"results in {config.output}", markup=False, soft_wrap=True)
 
 

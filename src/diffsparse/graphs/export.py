@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from diffsparse.checkpoint.atomic import replacing
+from diffsparse.checkpoint.atomic import write_text
 from diffsparse.errors import SparsityError
 from diffsparse.graphs.matrix import node_names, require_adjacency
 
@@ -54,8 +54,7 @@ def write_edge_list(path: str | os.PathLike[str], adjacency: Tensor, names: Sequ
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(Edge._fields)
     writer.writerows(edges(adjacency, names))
-    with replacing(path) as file:
-        file.write(text.getvalue().encode())
+    write_text(path, text.getvalue())
 
 
 def to_edge_index(adjacency: Tensor) -> tuple[Tensor, Tensor]:

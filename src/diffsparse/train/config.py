@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal, get_args, get_type_hints
 
+from diffsparse.baselines.method import check_targets
 from diffsparse.errors import SparsityError, require_number, require_whole
 from diffsparse.train.plain import from_plain, to_plain
 
@@ -120,8 +121,8 @@ class Sparsifying:
 
     def _check_method(self) -> None:
         cuts = self.method in ("slimming", "torch-pruning")
-        if cuts and (self.target is None) == (self.target_macs is None):
-            raise SparsityError(f"{self.method} needs either a target or target_macs, to know how much to remove")
+        if cuts:
+            check_targets(self.method, self.target, self.target_macs)
         counts = self.method in ("dnw", "dnw-no-update", "random")
         if counts and self.target is None:
             raise SparsityError(f"{self.method} needs a target, the share of edges that are zero")

@@ -1,6 +1,5 @@
 """The folder of a run: configuration, log, checkpoints, results."""
 
-import json
 import shutil
 import warnings
 from dataclasses import dataclass
@@ -8,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from diffsparse.checkpoint import CheckpointError
-from diffsparse.checkpoint.atomic import replacing
+from diffsparse.checkpoint.atomic import write_text
 from diffsparse.errors import SparsityError, SparsityWarning
 from diffsparse.train.config import Recipe
 from diffsparse.train.snapshot import Progress, Snapshot, Trained, write_snapshot
@@ -57,7 +56,7 @@ class RunFolder:
         self._make(self.path)
         self._check_room(needed)
         # first of all, so that a run that is killed from here on can be resumed
-        self.write_text(self.config, to_toml(recipe))
+        write_text(self.config, to_toml(recipe))
         self._make(self._checkpoints)
         for draft in self._drafts():
             draft.unlink(missing_ok=True)
@@ -83,15 +82,6 @@ class RunFolder:
                     f"'{self.path}' was begun with {key} = {before.get(key)}, not {now.get(key)}; "
                     "a run is resumed as it was begun"
                 )
-
-    def write_text(self, path: Path, text: str) -> None:
-        """Write a small file in one step."""
-        with replacing(path) as file:
-            file.write(text.encode())
-
-    def write_json(self, path: Path, data: Any) -> None:
-        """Write plain data in one step."""
-        self.write_text(path, json.dumps(data, indent=2) + "\n")
 
     @property
     def _checkpoints(self) -> Path:

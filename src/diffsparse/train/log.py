@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from diffsparse.checkpoint import CheckpointError
-from diffsparse.checkpoint.atomic import replacing
+from diffsparse.checkpoint.atomic import write_text
 from diffsparse.errors import SparsityError
 
 
@@ -54,8 +54,7 @@ class Log:
     def forget_after(self, phase: str, epoch: int) -> None:
         """Drop records of epochs of `phase` after `epoch`, which a resumed run writes anew."""
         kept = [record for record in self.records() if record["phase"] != phase or record["epoch"] <= epoch]
-        with replacing(self.path) as file:
-            file.write("".join(f"{json.dumps(record)}\n" for record in kept).encode())
+        write_text(self.path, "".join(f"{json.dumps(record)}\n" for record in kept))
 
     def _summary_writer(self) -> Any:
         try:

@@ -11,6 +11,7 @@ from torch import nn
 
 from diffsparse.baselines import Method, wired_stages
 from diffsparse.checkpoint import load, save
+from diffsparse.checkpoint.atomic import write_json, write_text
 from diffsparse.compact import Compacted
 from diffsparse.data import open_data
 from diffsparse.data.dataset import DataSet
@@ -243,6 +244,6 @@ class _Run:
         # what another library has cut has no plan: its file holds the numbers, not the way to its architecture
         save(small if compacted is None else compacted, folder.file(COMPACT))
         if compacted is not None:
-            folder.write_text(folder.file("plan.json"), compacted.plan.to_json() + "\n")
+            write_text(folder.file("plan.json"), compacted.plan.to_json() + "\n")
         result["cost"]["compact"]["file_bytes"] = folder.file(COMPACT).stat().st_size
-        folder.write_json(folder.result, result)
+        write_json(folder.result, result)
