@@ -49,10 +49,10 @@ class Size:
 SIZES = {
     "cifar10": Size(
         model="wired-mobilenet-0.125",
-        epochs=2,
+        epochs=3,
         batch_size=128,
         image=32,
-        begin={"proximal l1": 0.025, "ours": 2.3e-3, "ours, rgf": 2.3e-3},
+        begin={"proximal l1": 0.02, "ours": 1.7e-3, "ours, rgf": 1.7e-3},
     ),
     "digits": Size(
         model="wired-mobilenet-0.25-small",

@@ -61,15 +61,22 @@ def test_a_delay_comes_before_everything() -> None:
     assert steered.strength(8) > 0.3
 
 
-def test_lambda_stays_where_zeros_would_come_back() -> None:
-    settings = Sparsifying(method="proximal-l1", strength=0.3, target=0.5)
-    for holds, shares in ((True, [1.0, 1.0]), (False, [0.0, 0.8])):
-        aim = Aim(settings, epochs=10, holds=holds)
-        aim.look(9, 0.6, passed=0.2)
-        assert aim.factor < 1
-        found = [aim.share]
-        aim.look(9, 0.4, passed=0.2)
-        assert [*found, aim.share] == pytest.approx(shares)
+def test_lambda_of_proximal_steps_stays_in_force_until_it_settles_for_good() -> None:
+    aim = Aim(Sparsifying(method="proximal-l1", strength=0.3, target=0.5), epochs=10, settles=True)
+    aim.look(2, 0.45, passed=0.2)
+    assert aim.factor == pytest.approx(2 ** (48 * (0.5 * (1 - 0.6**3) - 0.45) * 0.2 / 10))
+    assert (aim.share, aim.settled) == (1.0, False)
+    # late: lambda grows as if half of all zeros were missing, beyond the bounds of gates
+    before = aim.factor
+    aim.look(8, 0.45, passed=0.2)
+    assert aim.factor == pytest.approx(before * 2 ** (48 * 0.5 * 0.2 / 10))
+    for _ in range(20):
+        aim.look(8, 0.45, passed=0.2)
+    assert aim.factor > 100
+    aim.settle()
+    aim.look(9, 0.1, passed=0.2)
+    assert aim.settled
+    assert aim.strength(9) == 0
 
 
 class Wide(nn.Module):
@@ -85,6 +92,32 @@ class Wide(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         logits: Tensor = self.head(self.body(x).mean((2, 3)))
         return logits
+
+
+@pytest.mark.parametrize(
+    ("method", "target", "strength"),
+    [
+        ("proximal-l1", 0.25, 0.01),
+        ("proximal-l1", 0.5, 0.03),
+        ("proximal-l21", 0.5, 0.03),
+        ("proximal-l12", 0.4, 0.01),
+    ],
+)
+def test_proximal_methods_reach_their_target(method: str, target: float, strength: float, tmp_path: Path) -> None:
+    recipe = Recipe(
+        model=f"{__name__}:Wide",
+        epochs=14,
+        batch_size=128,
+        optimisation=Optimisation(learning_rate=0.2),
+        sparsifying=Sparsifying(method=method, strength=strength, target=target, group_size=4),
+    )
+    result = run(recipe, tmp_path)
+    # at least the target, and at most one channel more, or one group
+    more = result["zeros"]["zero"] - target * result["zeros"]["total"]
+    assert 0 <= more < (4 if method == "proximal-l21" else 1)
+    assert result["figures"]["compact"]["accuracy"] > 0.9
+    assert result["cost"]["compact"]["macs"] < (1 - target) * result["cost"]["plain"]["macs"]
+    assert Log(path=tmp_path / "log.jsonl").records()[-1]["strength"] == 0
 
 
 @pytest.mark.parametrize(("target", "strength"), [(0.25, 0.01), (0.4, 0.02)])

@@ -23,7 +23,7 @@ from diffsparse.train.methods import choose_method
         ({"method": "slimming", "target_macs": 0.4}, Slimming(strength=1e-3, target_macs=0.4)),
         ({"method": "proximal-l1", "strength": 0.2}, Proximal(strength=0.2)),
         ({"method": "proximal-l21", "norm": "l21"}, Proximal(strength=1e-3, norm=ds.GroupL21(size=12))),
-        ({"method": "proximal-l12", "target": 0.5}, Proximal(strength=1e-3, norm=ds.ExclusiveL12())),
+        ({"method": "proximal-l12", "target": 0.5}, Proximal(strength=1e-3, norm=ds.ExclusiveL12(), target=0.5)),
         ({"method": "torch-pruning", "target_macs": 0.4}, TorchPruning(target_macs=0.4)),
         ({"method": "scratch", "like": Path("x")}, Scratch(like=Path("x"))),
     ],

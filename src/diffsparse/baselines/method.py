@@ -1,7 +1,7 @@
 """What every way of making a network smaller has in common."""
 
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import Protocol
 
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
@@ -42,8 +42,6 @@ class Method:
 
     cuts = False
     """Whether the network is trained, cut and trained again."""
-    revives: ClassVar[bool] = False
-    """Whether zeros come back as soon as lambda is gone, so that a steered lambda must stay."""
 
     def prepare(self, model: nn.Module) -> nn.Module:
         """The model to train, made from a fresh one."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import nn
@@ -10,8 +10,9 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim import Optimizer
 
 from diffsparse.baselines.method import Method, Regulariser, batch_norms, require_scales
+from diffsparse.baselines.shrinking import Shrinking
 from diffsparse.errors import require_number
-from diffsparse.penalties import L1, ProximalStep
+from diffsparse.penalties import L1
 from diffsparse.penalties.norms import Norm
 
 
@@ -40,28 +41,24 @@ class Proximal(Method):
     """Lambda of the operator; it acts times the learning rate."""
     norm: Norm = field(default_factory=L1)
     """`L1()`, `GroupL21(...)` or `ExclusiveL12()`."""
-    revives: ClassVar[bool] = True
+    target: float | None = None
+    """Share of zero scales at which shrinking ends and zeros stay."""
 
     def __post_init__(self) -> None:
         require_number("strength", self.strength, low=0)
 
     def regulariser(self, model: nn.Module, optimizer: Optimizer) -> Regulariser:
         require_scales("a proximal step", model)
-        return ScaleShrinking(optimizer, batch_norms(model), self.norm, self.strength)
-
-
-class Shrinking(ProximalStep):
-    """A proximal step as a regulariser."""
-
-    def __call__(self) -> None:
-        """Nothing to add to the loss: it acts in the optimiser."""
+        return ScaleShrinking(optimizer, batch_norms(model), self.norm, self.strength, self.target)
 
 
 class ScaleShrinking(Shrinking):
     """The proximal step on scales, and shifts of dead channels set to zero behind it."""
 
-    def __init__(self, optimizer: Optimizer, norms: Sequence[_BatchNorm], norm: Norm, strength: float) -> None:
-        super().__init__(optimizer, [norm.weight for norm in norms], norm, strength)
+    def __init__(
+        self, optimizer: Optimizer, norms: Sequence[_BatchNorm], norm: Norm, strength: float, target: float | None
+    ) -> None:
+        super().__init__(optimizer, [norm.weight for norm in norms], norm, strength, target)
         self._norms = list(norms)
         # hooks run in the order they are registered in
         self._silencer = optimizer.register_step_post_hook(self._silence)

@@ -1,14 +1,13 @@
 """Ways of choosing the edges of a wired network, in the form the training loop wants."""
 
 from dataclasses import dataclass, field
-from typing import ClassVar
 
 import torch
 from torch import nn
 from torch.optim import Optimizer
 
 from diffsparse.baselines.method import Method, Regulariser
-from diffsparse.baselines.proximal import Shrinking
+from diffsparse.baselines.shrinking import Shrinking
 from diffsparse.errors import SparsityError, require_number
 from diffsparse.penalties import L1, Penalty
 from diffsparse.penalties.norms import Norm
@@ -74,11 +73,12 @@ class WiredProximal(Wired):
     """Lambda of the operator; it acts times the learning rate."""
     norm: Norm = field(default_factory=L1)
     """`L1()` or `ExclusiveL12()`."""
-    revives: ClassVar[bool] = True
+    target: float | None = None
+    """Share of zero edges at which shrinking ends and zeros stay."""
 
     def regulariser(self, model: nn.Module, optimizer: Optimizer) -> Regulariser:
         weights = [weight for stage in wired_stages(model) for weight in stage.edges.weights()]
-        return Shrinking(optimizer, weights, self.norm, self.strength)
+        return Shrinking(optimizer, weights, self.norm, self.strength, self.target)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,33 +5,41 @@ from dataclasses import dataclass
 from diffsparse.schedules import GradualStrength
 from diffsparse.train.config import Sparsifying
 
-LOOKS_AN_EPOCH = 5
+LOOKS_AN_EPOCH = 50
 """How often a steered lambda is corrected."""
 DUE = 0.5
 """By this share of the run the target is to be reached; there is time left to train without more loss of channels."""
 NARROW = 1 / 8
 """Where fewer zeros than this are missing, lambda acts in proportion to them; where there are too many, not at all."""
+OVERDUE = 1 / 2
+"""Where proximal steps are late, lambda grows as if so many zeros were missing: the learning rate soon ends them."""
 DOUBLINGS = 48.0
 """How often lambda would double in a run in which all zeros are missing throughout."""
 RANGE = 16.0
-"""A steered lambda stays within this factor of the strength given."""
+"""A steered lambda of gates stays within this factor of the strength given."""
 
 
 @dataclass
 class Aim:
     """Chooses lambda from the position in the run and, when a target is set, from the share of zeros.
 
-    Zeros follow lambda late and rarely come back to life: steering raises lambda slowly, and takes it away at once.
+    Zeros of gates follow lambda late and rarely come back to life: steering raises lambda slowly, and takes it away at
+    once. Zeros of proximal steps come back without lambda: it is raised until they are enough, which then settles them.
     """
 
     settings: Sparsifying
     epochs: int
-    holds: bool = False
-    """Whether lambda stays in force when there are enough zeros, because they would come back without it."""
+    settles: bool = False
+    """Whether lambda goes for good as soon as there are enough zeros, which then stay."""
     factor: float = 1.0
     """How much the steering has multiplied lambda by."""
     share: float = 1.0
     """How much of that is in force."""
+
+    @property
+    def settled(self) -> bool:
+        """Whether zeros are to stay as they are from now on."""
+        return self.settles and self.share == 0
 
     def strength(self, epoch: float) -> float:
         """Lambda at `epoch`, which may lie within one."""
@@ -44,17 +52,23 @@ class Aim:
             strength *= ramp.at(epoch)
         return strength
 
+    def settle(self) -> None:
+        """Take lambda away for good."""
+        self.share = 0.0
+
     def look(self, epoch: float, zeros: float, passed: float) -> None:
         """Correct lambda after seeing the share of zeros, `passed` epochs after the last look.
 
         The wanted share rises to the target along a cubic ramp, fast at first.
         """
         begin = self.settings.delay_epochs
-        if self.settings.target is None or epoch < begin:
+        if self.settings.target is None or epoch < begin or self.settled:
             return
         done = min((epoch - begin) / (DUE * (self.epochs - begin)), 1.0)
         missing = self.settings.target * (1 - (1 - done) ** 3) - zeros
-        if not self.holds:
+        if self.settles:
+            missing = max(missing, OVERDUE) if done == 1 else missing
+        else:
             self.share = min(max(missing / NARROW, 0.0), 1.0)
         factor = self.factor * 2 ** (DOUBLINGS * missing * passed / (self.epochs - begin))
-        self.factor = min(max(factor, 1 / RANGE), RANGE)
+        self.factor = max(factor, 1 / RANGE) if self.settles else min(max(factor, 1 / RANGE), RANGE)

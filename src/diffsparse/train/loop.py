@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from diffsparse.baselines import wired_stages
+from diffsparse.baselines.shrinking import Shrinking
 from diffsparse.checkpoint import load, save
 from diffsparse.train.aim import LOOKS_AN_EPOCH, Aim
 from diffsparse.train.average import MovingAverage
@@ -47,7 +48,7 @@ class Trainer:
         self.rate = LearningRate(settings=self.settings, epochs=phase.epochs, steps=self.steps)
         self.optimizer = make_optimizer(phase.model, self.settings)
         self.regulariser = phase.method.regulariser(phase.model, self.optimizer)
-        self.aim = Aim(recipe.sparsifying, phase.epochs, holds=phase.method.revives)
+        self.aim = Aim(recipe.sparsifying, phase.epochs, settles=isinstance(self.regulariser, Shrinking))
         self.average = None if self.settings.ema is None else MovingAverage(phase.model, self.settings.ema)
         half = recipe.hardware.precision == "float16"
         self.scaler = torch.amp.GradScaler(processes.device.type, enabled=half)
@@ -67,6 +68,8 @@ class Trainer:
         snapshot.restore(self._trained())
         self.progress = snapshot.progress
         self.aim.factor, self.aim.share = self.progress.strength_factor, self.progress.strength_share
+        if self.aim.settled and isinstance(self.regulariser, Shrinking):
+            self.regulariser.settle()
         if self.average is not None:
             self.average.updates = self.progress.average_updates
 
@@ -174,6 +177,8 @@ class Trainer:
     def _look_at_zeros(self) -> None:
         if self.aim.settings.target is None or self.regulariser is None or self.phase.method.cuts:
             return
+        if isinstance(self.regulariser, Shrinking) and self.regulariser.settled:
+            self.aim.settle()
         step, every = self.progress.step + 1, max(1, self.steps // LOOKS_AN_EPOCH)
         if step % every == 0:
             zeros = self.phase.method.zeros(self.phase.model).fraction

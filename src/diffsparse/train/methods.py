@@ -32,7 +32,7 @@ def choose_method(settings: Sparsifying, *, wired: bool = False) -> Method:
 
     Example:
         >>> choose_method(Sparsifying(method="proximal-l21", strength=0.1, group_size=4))
-        Proximal(strength=0.1, norm=GroupL21(size=4))
+        Proximal(strength=0.1, norm=GroupL21(size=4), target=None)
     """
     settings.check()
     _check_options(settings)
@@ -47,7 +47,9 @@ def choose_method(settings: Sparsifying, *, wired: bool = False) -> Method:
     if method == "torch-pruning":
         return TorchPruning(**targets)
     if method.startswith("proximal-"):
-        return Proximal(strength=strength, norm=_norm(method.removeprefix("proximal-"), settings))
+        return Proximal(
+            strength=strength, norm=_norm(method.removeprefix("proximal-"), settings), target=settings.target
+        )
     if method == "scratch":
         assert settings.like is not None
         return Scratch(like=settings.like)
@@ -67,7 +69,7 @@ def _wired_method(settings: Sparsifying) -> Method:
     if method == "ds":
         return WiredGates(strength=strength, norm=_norm(settings.norm, settings), rgf=settings.rgf)
     if method.startswith("proximal-"):
-        return WiredProximal(strength=strength, norm=_norm(method.removeprefix("proximal-"), settings))
+        return WiredProximal(strength=strength, norm=_norm(method.removeprefix("proximal-"), settings), target=target)
     if method == "plain":
         return Wired()
     assert target is not None
