@@ -11,11 +11,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch._dynamo import OptimizedModule
+from torch.optim import Optimizer
 
 from diffsparse import L1, Penalty, parameter_groups, sparsify
-from diffsparse.baselines import Gated, Method, Slimming
+from diffsparse.baselines import Gated, Method, Regulariser, Slimming
 from diffsparse.compact import compact
 from diffsparse.data import DataSet
+from diffsparse.sparsify import Count
 from diffsparse.train import Hardware, Optimisation, Recipe, Sparsifying
 from diffsparse.train.learning_rate import LearningRate
 from diffsparse.train.log import Log
@@ -192,19 +194,20 @@ def test_a_log_line_says_how_the_epoch_went(tmp_path: Path) -> None:
     assert first["learning_rate"] == its_trainer.rate.at(STEPS - 1)
 
 
+class Fading(nn.Module):
+    """Right about everything until it has seen seven batches."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.seen = Smooth(), nn.Buffer(torch.zeros(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.seen += self.training
+        logits: Tensor = self.inner(x) * (1 if self.seen <= STEPS else -1)
+        return logits
+
+
 def test_the_best_on_validation_is_kept(tmp_path: Path) -> None:
-    class Fading(nn.Module):
-        """Right about everything until it has seen seven batches."""
-
-        def __init__(self) -> None:
-            super().__init__()
-            self.inner, self.seen = Smooth(), nn.Buffer(torch.zeros(()))
-
-        def forward(self, x: Tensor) -> Tensor:
-            self.seen += self.training
-            logits: Tensor = self.inner(x) * (1 if self.seen <= STEPS else -1)
-            return logits
-
     data = small_data(validation=32)
     torch.manual_seed(0)
     kept = trainer(tmp_path, Fading(), Method(), recipe(epochs=3), data).run()
@@ -215,6 +218,24 @@ def test_the_best_on_validation_is_kept(tmp_path: Path) -> None:
     images, labels = next(data.test.in_order(40))
     right = (kept.eval()(images).argmax(1) == labels).double().mean()
     assert right.item() == logged[0]["test_accuracy"]
+
+
+def test_the_best_is_looked_for_where_the_target_is_reached(tmp_path: Path) -> None:
+    class Sparse(Method):
+        """Half of what it counts is zero from the second epoch on."""
+
+        def regulariser(self, model: nn.Module, optimizer: Optimizer) -> Regulariser:
+            return Penalty(sparsify(fresh()), L1(), 0.0)
+
+        def zeros(self, model: nn.Module) -> Count:
+            return Count(zero=5 if model.get_buffer("seen") > STEPS else 0, total=10)
+
+    torch.manual_seed(0)
+    for target, epochs_seen in ((0.505, (2, 3)), (0.6, (3,))):
+        aimed = dataclasses.replace(recipe(epochs=3), sparsifying=Sparsifying(target=target))
+        kept = trainer(tmp_path / f"{target}", Fading(), Sparse(), aimed, small_data(validation=32)).run()
+        # nowhere reached: the last
+        assert kept.get_buffer("seen") in [STEPS * epoch for epoch in epochs_seen]
 
 
 def test_whole_phases_of_no_epochs_are_fine(tmp_path: Path) -> None:

@@ -15,6 +15,8 @@ OVERDUE = 1 / 2
 """Where proximal steps are late, lambda grows as if so many zeros were missing: the learning rate soon ends them."""
 DOUBLINGS = 48.0
 """How often lambda would double in a run in which all zeros are missing throughout."""
+NEAR = 0.01
+"""So many zeros may be missing when the target counts as reached."""
 RANGE = 16.0
 """A steered lambda of gates stays within this factor of the strength given."""
 
@@ -55,6 +57,10 @@ class Aim:
     def settle(self) -> None:
         """Take lambda away for good."""
         self.share = 0.0
+
+    def near(self, zeros: float) -> bool:
+        """Whether there are about as many zeros as are aimed at."""
+        return self.settings.target is None or zeros >= self.settings.target - NEAR
 
     def look(self, epoch: float, zeros: float, passed: float) -> None:
         """Correct lambda after seeing the share of zeros, `passed` epochs after the last look.

@@ -230,9 +230,9 @@ class Trainer:
             if part is not None:
                 scores = evaluate(self.result, part, self.phase.objective, self.setting.recipe.batch_size, processes)
                 record |= {f"{name}_{key}": value for key, value in scores.items()}
-        self._keep_best(record)
         zeros = self.phase.method.zeros(self.result)
         record |= {"learning_rate": self.optimizer.param_groups[0]["lr"], "zeros": zeros.fraction}
+        self._keep_best(record)
         if wired_stages(self.result):
             record["edges"] = zeros.total - zeros.zero
         if self.regulariser is not None:
@@ -248,10 +248,11 @@ class Trainer:
             raise StoppedError(self.setting.interrupt.signal)
 
     def _keep_best(self, record: dict[str, Any]) -> None:
-        """Where there is a validation part, the model that does best on it is the one that counts."""
-        objective = self.phase.objective
+        """Where there is a validation part, the model that does best on it is the one that counts: of all, or of those
+        that have as many zeros as are aimed at."""
+        objective, steered = self.phase.objective, self.regulariser is not None and not self.phase.method.cuts
         value = record.get(f"validation_{objective.headline}")
-        if value is None:
+        if value is None or (steered and not self.aim.near(record["zeros"])):
             return
         best = self.progress.best
         if best is None or (value > best if objective.higher_is_better else value < best):
