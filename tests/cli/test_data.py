@@ -21,6 +21,13 @@ def test_prints_what_the_digits_hold(capsys: pytest.CaptureFixture[str]) -> None
     assert found["test"][:3] == ["449", "10", "1 x 8 x 8"]
 
 
+def test_prints_what_a_road_network_holds(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["data", "synthetic-roads"])
+    printed = capsys.readouterr().out
+    assert rows(printed)["train"] == ["960", "8", "40", "0.0%"]
+    assert "102 links on the map" in printed
+
+
 def test_prints_every_part_of_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for part, counts in {"train": {"a": 5, "b": 3}, "val": {"a": 1, "b": 1}, "test": {"a": 2, "b": 1}}.items():
         write_images(tmp_path / part, counts)

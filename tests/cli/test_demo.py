@@ -118,7 +118,7 @@ def test_ctrl_c_stops_quietly(
     def interrupted(*_: object, **__: object) -> None:
         raise error
 
-    monkeypatch.setattr("diffsparse.cli.demo.run", interrupted)
+    monkeypatch.setattr("diffsparse.cli.demo_runs.run", interrupted)
     with pytest.raises(SystemExit) as stopped:
         main(["demo"])
     assert stopped.value.code == 130

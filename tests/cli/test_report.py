@@ -3,6 +3,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from diffsparse.cli.main import main
 from diffsparse.cli.table import results_table
@@ -111,3 +112,17 @@ def test_a_run_that_is_not_finished_does_not_hide_the_others(
     with pytest.raises(SystemExit):
         main(["report", str(begun), str(tmp_path / "none")])
     assert "none of the runs is finished" in capsys.readouterr().err
+
+
+def test_learned_graphs_show_their_scores(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    graph = {"nonzeros": 1_234, "entries": 42_849, "lr1": 0.61, "lr2": 0.7}
+    learned = result(accuracy=None, mape=6.0) | {"graph": graph}
+    Console().print(results_table({"map": learned, "no-map": learned | {"graph": {"nonzeros": 2, "entries": 4}}}))
+    printed = capsys.readouterr().out
+    assert cells(printed) == [
+        ["map", "ds", "0.002", "6", "1,234 (2.9%)", "0.610", "0.700", "120"],
+        ["no-map", "ds", "0.002", "6", "2 (50.0%)", "-", "-", "120"],
+    ]
+    assert "MACs" not in printed
+    assert "within two links" in printed

@@ -36,6 +36,13 @@ def test_weights_follow_from_the_seed_alone() -> None:
     assert first.training
 
 
+def test_graphs_of_roads_need_roads() -> None:
+    with pytest.raises(SparsityError, match="traffic-gcn forecasts speeds on roads, which small does not hold"):
+        build_model("traffic-gcn", "{}", small_data(), 0)
+    with pytest.raises(SparsityError, match="given-map is about the graph of traffic-gcn, which preresnet8 has not"):
+        build_model("preresnet8", "{}", small_data(), 0, "given-map")
+
+
 @pytest.mark.parametrize(
     ("name", "arguments", "message"),
     [

@@ -1,8 +1,6 @@
 """`diffsparse demo`: a small residual net on digits, trained plain and with gates, made compact, and compared."""
 
 import dataclasses
-import tempfile
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,12 +11,11 @@ from torch import nn
 
 from diffsparse.checkpoint import load
 from diffsparse.checkpoint.atomic import write_json
-from diffsparse.cli.training_bar import TrainingBar
+from diffsparse.cli.demo_runs import demo_folder, train_all
 from diffsparse.data import open_data
-from diffsparse.errors import SparsityError
 from diffsparse.measure import Measurement
 from diffsparse.measure.measure import measure_in_turns
-from diffsparse.train import Hardware, Recipe, Sparsifying, StoppedError, run
+from diffsparse.train import Hardware, Recipe, Sparsifying
 from diffsparse.train.build import build_model
 from diffsparse.train.processes import threads
 from diffsparse.train.run import COMPACT, TRAINED
@@ -50,28 +47,17 @@ class Demo:
 def run_demo(config: Demo) -> None:
     """Train both nets, compact the gated one, print the table."""
     console = Console()
-    with ExitStack() as stack:
-        keep = config.output
-        folder = keep if keep is not None else Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        if keep is not None and keep.exists() and (not keep.is_dir() or any(keep.iterdir())):
-            raise SparsityError(f"--output must be a new or empty folder, got {keep}")
+    with demo_folder(config.output) as folder:
         recipes = {name: _recipe(config, name) for name in ("plain", "gated")}
-        results = {}
-        with TrainingBar(console) as bar:
-            for name, recipe in recipes.items():
-                bar.title = name
-                try:
-                    results[name] = run(recipe, folder / name, watcher=bar)
-                except StoppedError:
-                    raise KeyboardInterrupt from None
+        results = train_all(recipes, folder, console)
         with console.status("timing the three networks"), threads(THREADS):
             rows = _rows(recipes["gated"], folder, results)
         console.print(_table(rows))
         difference = results["gated"]["max_difference"]
         console.print(f"compact and gated outputs differ by at most {difference:.1g} of the largest output")
-        if keep is not None:
-            write_json(keep / "demo.json", {name: _plain_data(row) for name, row in rows.items()})
-            console.print(f"both runs and demo.json are in {keep}", markup=False, soft_wrap=True)
+        if config.output is not None:
+            write_json(folder / "demo.json", {name: _plain_data(row) for name, row in rows.items()})
+            console.print(f"both runs and demo.json are in {folder}", markup=False, soft_wrap=True)
 
 
 def _recipe(config: Demo, name: str) -> Recipe:

@@ -11,6 +11,7 @@ import diffsparse
 from diffsparse.cli.compact import Compact, run_compact
 from diffsparse.cli.data import Data, run_data
 from diffsparse.cli.demo import Demo, run_demo
+from diffsparse.cli.demo_traffic import TrafficDemo, run_traffic_demo
 from diffsparse.cli.export import Export, run_export
 from diffsparse.cli.measure import Measure, run_measure
 from diffsparse.cli.report import Report, run_report
@@ -19,6 +20,7 @@ from diffsparse.errors import SparsityError
 
 COMMANDS: dict[str, tuple[type, Callable[[Any], None]]] = {
     "demo": (Demo, run_demo),
+    "demo traffic": (TrafficDemo, run_traffic_demo),
     "train": (Train, run_train),
     "report": (Report, run_report),
     "data": (Data, run_data),
@@ -34,6 +36,8 @@ def main(args: Sequence[str] | None = None) -> None:
     if given == ["--version"]:
         print(f"diffsparse {diffsparse.__version__}")
         return
+    if " ".join(given[:2]) in COMMANDS:
+        given[:2] = [" ".join(given[:2])]
     errors = Console(stderr=True)
     try:
         kinds = _configuration(given)

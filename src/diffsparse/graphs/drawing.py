@@ -37,7 +37,7 @@ class Style:
 
 ON_MAP = Style(colour="#1f6fb4", layer=2.2)
 OFF_MAP = Style(colour="#e0651a", layer=2.1)
-MISSED = Style(colour="#8a8a8a", layer=2.0, dashes="dashed")
+MISSED = Style(colour="#6b6b6b", layer=2.15, dashes="dashed")
 
 
 def draw_graph(

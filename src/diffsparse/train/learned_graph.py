@@ -1,15 +1,31 @@
 """What a run says of the graph it has learned."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from diffsparse.data.dataset import DataSet
 from diffsparse.data.traffic import TrafficDataSet
-from diffsparse.graphs import learned_relationship, nonzeros, within_hops, write_edge_list
+from diffsparse.errors import SparsityError
+from diffsparse.graphs import (
+    draw_graph,
+    draw_heat_map,
+    learned_relationship,
+    nonzeros,
+    save_picture,
+    within_hops,
+    write_edge_list,
+)
 from diffsparse.nn import SparseAdjacency
 from diffsparse.train.folder import RunFolder
+from diffsparse.train.watcher import Watcher
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+MOST_DRAWN = 10_000
+"""Edges that are drawn as lines; more take long, and one sees nothing but a blot."""
 
 
 @torch.no_grad()
@@ -20,15 +36,49 @@ def learned_graph(model: nn.Module) -> Tensor | None:
 
 
 def graph_figures(graph: Tensor, data: DataSet) -> dict[str, Any]:
-    """Entries that are left and, where a map is known, how much of the graph lies on it."""
+    """Entries that are left and, where a map is known, how much of the graph lies on it.
+
+    "links" counts the links of the map in each direction, "links_found" those of them that are in the graph.
+    """
     figures: dict[str, Any] = {"nonzeros": nonzeros(graph), "entries": graph.numel()}
     if isinstance(data, TrafficDataSet):
         figures |= {f"lr{k}": learned_relationship(graph, data.adjacency, k) for k in (1, 2)}
-        figures["map_entries"] = int(within_hops(data.adjacency).sum())
+        near = within_hops(data.adjacency)
+        links = near & ~torch.eye(len(near), dtype=torch.bool)
+        figures["map_entries"] = int(near.sum())
+        figures |= {"links": int(links.sum()), "links_found": int((links & (graph > 0)).sum())}
     return figures
 
 
 def write_graph(graph: Tensor, data: DataSet, folder: RunFolder) -> None:
     """The edges as a table of source, target and weight."""
-    names = data.node_names if isinstance(data, TrafficDataSet) else None
+    _, names, _ = _known_map(data)
     write_edge_list(folder.file("graph.csv"), graph, names)
+
+
+def draw_learned_graph(graph: Tensor, data: DataSet, folder: RunFolder, watcher: Watcher) -> None:
+    """Pictures as SVG and PNG: `graph`, the matrix, beside the map where one is known; `roads`, nodes and lines.
+
+    Only a word to the watcher where there is nothing to draw with, or too much to see.
+    """
+    road_map, names, positions = _known_map(data)
+    try:
+        _save(draw_heat_map(graph, road_map, names=names), folder, "graph")
+        if nonzeros(graph) > MOST_DRAWN:
+            watcher.say(f"no roads.svg: {nonzeros(graph):,} edges are too many to tell apart")
+        else:
+            _save(draw_graph(graph, road_map, names=names, positions=positions), folder, "roads")
+    except SparsityError as error:
+        watcher.say(f"no pictures of the graph: {error}")
+
+
+def _known_map(data: DataSet) -> tuple[Tensor | None, tuple[str, ...] | None, Tensor | None]:
+    """Links, names and places of the nodes, as far as they are known."""
+    if isinstance(data, TrafficDataSet):
+        return data.adjacency, data.node_names, data.positions
+    return None, None, None
+
+
+def _save(figure: "Figure", folder: RunFolder, name: str) -> None:
+    for ending in ("svg", "png"):
+        save_picture(folder.file(f"{name}.{ending}"), figure)

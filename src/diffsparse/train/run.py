@@ -25,13 +25,13 @@ from diffsparse.train.evaluate import evaluate
 from diffsparse.train.folder import RunFolder
 from diffsparse.train.forecast import Forecast
 from diffsparse.train.interrupt import Interrupt
-from diffsparse.train.learned_graph import graph_figures, learned_graph, write_graph
+from diffsparse.train.learned_graph import draw_learned_graph, graph_figures, learned_graph, write_graph
 from diffsparse.train.learned_wiring import draw_learned_wiring, learned_wiring, wiring_figures
 from diffsparse.train.log import Log
 from diffsparse.train.loop import Trainer
 from diffsparse.train.methods import choose_method
 from diffsparse.train.objective import Classification, Objective
-from diffsparse.train.processes import joined
+from diffsparse.train.processes import Processes, joined
 from diffsparse.train.setting import Phase, Setting
 from diffsparse.train.watcher import Watcher
 
@@ -59,7 +59,8 @@ def run(
         watcher: is told of every step and epoch.
 
     The folder holds config.toml, log.jsonl, checkpoints/, trained.safetensors (with gates, where the method has any),
-    compact.safetensors, plan.json and result.json; of a wired network also its picture, wiring.svg.
+    compact.safetensors, plan.json and result.json; of a wired network also its picture, wiring.svg; of a learned graph
+    graph.csv and its pictures, graph and roads, as SVG and PNG.
 
     Raises:
         SparsityError: bad input, a loss that diverged, a disk that is full.
@@ -73,7 +74,7 @@ def run(
                 f"a batch of {recipe.batch_size} cannot be shared by {processes.world} processes in "
                 f"{recipe.optimisation.accumulate} pieces each"
             )
-        data = _data(recipe)
+        data = _data(recipe, processes)
         if len(data.train) < recipe.batch_size:
             raise SparsityError(
                 f"a batch of {recipe.batch_size} is more than the {len(data.train)} inputs of {data.name} to train on"
@@ -90,7 +91,20 @@ def run(
         return _Run(setting, resume).go()
 
 
-def _data(recipe: Recipe) -> DataSet:
+def _data(recipe: Recipe, processes: Processes) -> DataSet:
+    """The first process comes first: it may have to download what the others then find."""
+    data, problem = None, None
+    if processes.first:
+        try:
+            data = _opened(recipe)
+        except SparsityError as error:
+            problem = error
+    if processes.agreed(problem is not None):
+        raise problem or SparsityError(f"the first process cannot open {recipe.data}")
+    return _opened(recipe) if data is None else data
+
+
+def _opened(recipe: Recipe) -> DataSet:
     return open_data(
         recipe.data,
         root=recipe.data_root,
@@ -151,6 +165,7 @@ class _Run:
             self._write(compacted, small, result)
             if graph is not None:
                 write_graph(graph, setting.data, setting.folder)
+                draw_learned_graph(graph, setting.data, setting.folder, setting.watcher)
             if wiring is not None:
                 draw_learned_wiring(wiring, setting.folder, setting.watcher)
         setting.processes.wait()

@@ -83,8 +83,21 @@ def test_unknown_names_and_missing_roots_are_named(tmp_path: Path) -> None:
     for name in set(TRAFFIC_NAMES) - {"synthetic-roads"}:
         with pytest.raises(SparsityError, match=f"{name} needs the folder"):
             open_traffic(name)
-        with pytest.raises(SparsityError, match=f"cannot read .*{name}"):
+        with pytest.raises(SparsityError, match=f"cannot read .*{'speeds.csv' if name == 'roads' else name}"):
             open_traffic(name, tmp_path)
+
+
+def test_a_folder_of_ones_own(tmp_path: Path) -> None:
+    known = np.random.default_rng(0).uniform(20, 60, (120, 3)).round(1)
+    known[5, 1] = 0
+    rows = "\n".join(",".join(map(str, row)) for row in known)
+    (tmp_path / "speeds.csv").write_text(f"north,south,ring\n{rows}\n")
+    (tmp_path / "map.csv").write_text("0,1,0\n1,0,1\n0,1,0\n")
+    data = open_traffic("roads", tmp_path)
+    assert (data.name, data.node_names) == ("roads", ("north", "south", "ring"))
+    assert data.adjacency.tolist() == [[False, True, False], [True, False, True], [False, True, False]]
+    parts = (data.train, data.validation, data.test)
+    assert torch.cat([part.known for part in parts]).numpy() == pytest.approx(known)
 
 
 @with_data
@@ -114,8 +127,9 @@ def test_sz_taxi() -> None:
     known = torch.cat([part.known for part in (data.train, data.validation, data.test)])
     assert known.shape == (2976, 40)
     missing = (known == 0).float()
-    assert missing.mean().item() == pytest.approx(0.061, abs=5e-4)
-    assert int((missing.mean(0) > 0.5).sum()) == 2
+    # 6.1 % are zeros, and 1.8 % are slower than 1 km/h
+    assert missing.mean().item() == pytest.approx(0.0795, abs=5e-4)
+    assert int((missing.mean(0) > 0.5).sum()) == 3
     assert known.max().item() == pytest.approx(80.5, abs=0.05)
     for part in (data.train, data.validation, data.test):
         assert (part.speeds > 0).all()

@@ -43,8 +43,8 @@ def test_neighbours_tell_the_future_and_others_do_not(network: RoadNetwork, spee
         by_neighbours.append(1 - with_neighbours / alone)
         by_others.append(1 - squared_error(speeds, node, [node, *others]) / alone)
         beyond_neighbours.append(1 - with_both / with_neighbours)
-    assert np.mean(by_neighbours) > 0.25
-    assert min(by_neighbours) > 0.03
+    assert np.mean(by_neighbours) > 0.12
+    assert min(by_neighbours) > 0.02
     assert np.mean(by_others) < 0.02
     assert np.mean(beyond_neighbours) < 0.005
 

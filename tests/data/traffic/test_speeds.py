@@ -33,6 +33,15 @@ def test_an_empty_cell_is_refused_unless_told(tmp_path: Path) -> None:
         read_speeds(written(tmp_path, "a,b\n1,10\n20,\n"))
 
 
+def test_speeds_of_nearly_nothing_are_missing(tmp_path: Path) -> None:
+    path = written(tmp_path, "a,b\n0.5,10\n1,2.4e-17\n")
+    assert read_speeds(path, slowest=1.0).values.tolist() == [[0, 10], [1, 0]]
+    with pytest.raises(SparsityError, match="column 'a': the node never has a speed"):
+        read_speeds(path, slowest=2.0)
+    with pytest.raises(SparsityError, match="slowest"):
+        read_speeds(path, slowest=-1.0)
+
+
 @pytest.mark.parametrize("zeros_missing", [False, True])
 @pytest.mark.parametrize(
     ("text", "message"),

@@ -16,7 +16,7 @@ from diffsparse.errors import SparsityError, require_whole
 MINUTES = 15
 """From one step of a data set to the next."""
 SYNTHETIC = "synthetic-roads"
-SYNTHETIC_NODES, SYNTHETIC_WEEKS, SYNTHETIC_SEED = 40, 6, 0
+SYNTHETIC_NODES, SYNTHETIC_WEEKS, SYNTHETIC_SEED = 40, 2, 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,6 +27,8 @@ class TrafficFiles:
     """From one row of speeds to the next: 15 or a part of it, which is then averaged."""
     zeros_missing: bool = False
     """Zeros and empty cells are missing values; otherwise they are refused."""
+    slowest: float = 0.0
+    """Slower speeds are missing values, too."""
     distances: bool = False
     """The map is a list of distances (`read_distances`), not a matrix (`read_adjacency`)."""
 
@@ -38,12 +40,16 @@ class TrafficFiles:
 _PUBLIC = TrafficFiles(minutes=5, zeros_missing=True, distances=True)
 _NAMED = {
     "los-loop": ("los_speed.csv", "los_adj.csv", TrafficFiles(minutes=5)),
-    "sz-taxi-40": ("sz_speed.csv", "sz_adj.csv", TrafficFiles(zeros_missing=True)),
+    "sz-taxi-40": ("sz_speed.csv", "sz_adj.csv", TrafficFiles(zeros_missing=True, slowest=1.0)),
     "metr-la": ("metr-la.h5", "distances_la_2012.csv", _PUBLIC),
     "pems-bay": ("pems-bay.h5", "distances_bay_2017.csv", _PUBLIC),
 }
 
-TRAFFIC_NAMES = (*_NAMED, SYNTHETIC)
+OWN = "roads"
+"""A folder of one's own, with these two files."""
+_OWN_FILES = ("speeds.csv", "map.csv", TrafficFiles(zeros_missing=True))
+
+TRAFFIC_NAMES = (*_NAMED, SYNTHETIC, OWN)
 """What `open_traffic` knows."""
 
 
@@ -53,22 +59,23 @@ def open_traffic(name: str, root: Path | None = None, *, history: int = HISTORY)
     Args:
         name: one of `TRAFFIC_NAMES`.
         root: the folder with a folder `name` that holds the files. "synthetic-roads" needs none: its map is known
-            exactly, and its traffic is made when it is opened, always the same.
+            exactly, and its traffic is made when it is opened, always the same. For "roads" it is the folder with
+            your speeds.csv, a row every 15 minutes in which zeros are missing values, and map.csv, a matrix.
         history: how many past steps a model sees.
 
     Example:
         >>> roads = open_traffic("synthetic-roads")
         >>> roads.input_shape, len(roads.train), int(roads.adjacency.sum())
-        ((8, 40), 2895, 102)
+        ((8, 40), 960, 102)
     """
     if name == SYNTHETIC:
         return _synthetic(history)
-    if name not in _NAMED:
+    if name not in TRAFFIC_NAMES:
         raise SparsityError(f"there is no traffic data set '{name}'; there are {', '.join(TRAFFIC_NAMES)}")
     if root is None:
         raise SparsityError(f"{name} needs the folder it lies in: give a root")
-    speeds, road_map, files = _NAMED[name]
-    folder = Path(root) / name
+    speeds, road_map, files = _OWN_FILES if name == OWN else _NAMED[name]
+    folder = Path(root) if name == OWN else Path(root) / name
     return open_traffic_files(folder / speeds, folder / road_map, name=name, files=files, history=history)
 
 
@@ -91,7 +98,8 @@ def open_traffic_files(
         history: how many past steps a model sees.
     """
     files = files or TrafficFiles()
-    read = resampled(read_speeds(speeds, zeros_missing=files.zeros_missing), MINUTES // files.minutes)
+    known = read_speeds(speeds, zeros_missing=files.zeros_missing, slowest=files.slowest)
+    read = resampled(known, MINUTES // files.minutes)
     linked = read_distances(road_map, read.names) if files.distances else read_adjacency(road_map)
     return traffic_data(name or Path(speeds).stem, read, linked, history=history)
 

@@ -10,7 +10,8 @@ STEPS_A_DAY = 96
 WORKING_DAYS = 5
 
 # Shares of a node's congestion that a step later are still there, and with its neighbours; the rest has dissolved.
-STAYS, MOVES_ON = 0.2, 0.72
+# A queue of which little stays would ask for weights off the diagonal only, unlike what detectors measure.
+STAYS, MOVES_ON = 0.6, 0.35
 # A node has about one incident a day.
 INCIDENT_CHANCE = 0.01
 # Steps of a day between which the queues of a rush hour begin: from half past six, and from half past three.
@@ -23,7 +24,7 @@ SLOWDOWN, NOISE = 0.85, 0.015
 def simulate(network: RoadNetwork, *, weeks: int, seed: int) -> Floats:
     r"""Speeds (steps, nodes) in km/h every 15 minutes, 672 steps a week.
 
-    Congestion follows :math:`c_{t+1} = (0.2 + W)\, c_t + n_t`, where W moves 0.72 of it along the links, in uneven
+    Congestion follows :math:`c_{t+1} = (0.6 + W)\, c_t + n_t`, where W moves 0.35 of it along the links, in uneven
     shares; a node with the free speed :math:`v_i` has the speed :math:`v_i (1 - 0.85\,(1 - e^{-c_i}))` and a little
     noise. New congestion n comes at one node at a time: from incidents at any hour, and from a few queues that begin
     at other nodes and times in every rush hour. So what a node's own past does not tell of its next speed is in the

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from diffsparse.data.traffic.hdf5 import ENDINGS, read_hdf5
 from diffsparse.data.traffic.table import Table, read_csv
-from diffsparse.errors import SparsityError, require_whole
+from diffsparse.errors import SparsityError, require_number, require_whole
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -23,12 +23,13 @@ class Speeds:
     """What each node is called."""
 
 
-def read_speeds(path: str | os.PathLike[str], *, zeros_missing: bool = False) -> Speeds:
+def read_speeds(path: str | os.PathLike[str], *, zeros_missing: bool = False, slowest: float = 0.0) -> Speeds:
     """Speeds from a csv file with a header row of node names and perhaps a first column of dates, or from HDF5.
 
     Args:
         path: the file; one that ends in .h5, .hdf5 or .hdf is read as HDF5, which needs the `traffic` extra.
         zeros_missing: zeros and empty cells (in HDF5, NaN) are missing values; otherwise they are refused.
+        slowest: slower speeds are missing values too. Beside a speed of nearly nothing every relative error is huge.
 
     Raises:
         SparsityError: a row of another length, a cell that is no speed, a node that never has one or two nodes of
@@ -36,7 +37,7 @@ def read_speeds(path: str | os.PathLike[str], *, zeros_missing: bool = False) ->
     """
     path = Path(path)
     table = read_hdf5(path) if path.suffix.lower() in ENDINGS else read_csv(path, header=True)
-    return _speeds(table, zeros_missing)
+    return _speeds(table, zeros_missing, require_number("slowest", slowest, low=0))
 
 
 def resampled(speeds: Speeds, steps: int) -> Speeds:
@@ -54,7 +55,7 @@ def resampled(speeds: Speeds, steps: int) -> Speeds:
     return Speeds(values=windows.sum(1) / known.clamp(min=1), names=speeds.names)
 
 
-def _speeds(table: Table, zeros_missing: bool) -> Speeds:
+def _speeds(table: Table, zeros_missing: bool, slowest: float) -> Speeds:
     if len(set(table.columns)) != len(table.columns):
         twice = next(name for name in table.columns if table.columns.count(name) > 1)
         raise SparsityError(f"'{table.path}': the header must name each node once, got '{twice}' twice")
@@ -64,6 +65,7 @@ def _speeds(table: Table, zeros_missing: bool) -> Speeds:
     table.refuse(~np.isfinite(values) | (values < 0), "is not a speed")
     if not zeros_missing:
         table.refuse(values == 0, "is not a speed; say so if zeros and empty cells are missing values: zeros_missing")
+    values[values < slowest] = 0
     silent = np.flatnonzero(~values.any(0))
     if len(silent):
         raise SparsityError(f"'{table.path}', column '{table.columns[silent[0]]}': the node never has a speed")
