@@ -61,6 +61,29 @@ def test_a_delay_comes_before_everything() -> None:
     assert steered.strength(8) > 0.3
 
 
+def test_the_last_epochs_are_without_lambda() -> None:
+    aim = Aim(Sparsifying(strength=0.3, delay_epochs=2, settle_epochs=3), epochs=10)
+    assert [aim.strength(epoch) for epoch in (1.9, 2, 6.99, 7, 9.9)] == [0.0, 0.3, 0.3, 0.0, 0.0]
+    assert not Aim(Sparsifying(strength=0.3), epochs=10).over(9.9)
+
+
+def test_zeros_of_proximal_steps_stay_when_lambda_ends(tmp_path: Path) -> None:
+    zeros = {}
+    for settle in (0.0, 2.0):
+        recipe = Recipe(
+            model=f"{__name__}:Wide",
+            epochs=4,
+            batch_size=128,
+            optimisation=Optimisation(learning_rate=0.2),
+            sparsifying=Sparsifying(method="proximal-l1", strength=0.3, settle_epochs=settle),
+        )
+        run(recipe, tmp_path / f"{settle}")
+        zeros[settle] = [record["zeros"] for record in Log(path=tmp_path / f"{settle}" / "log.jsonl").records()]
+    assert zeros[0.0][:2] == zeros[2.0][:2]
+    assert 0.1 < zeros[2.0][1] < 1
+    assert zeros[2.0][2:] == [zeros[2.0][1]] * 2 != zeros[0.0][2:]
+
+
 def test_lambda_of_proximal_steps_stays_in_force_until_it_settles_for_good() -> None:
     aim = Aim(Sparsifying(method="proximal-l1", strength=0.3, target=0.5), epochs=10, settles=True)
     aim.look(2, 0.45, passed=0.2)

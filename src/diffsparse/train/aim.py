@@ -46,13 +46,17 @@ class Aim:
     def strength(self, epoch: float) -> float:
         """Lambda at `epoch`, which may lie within one."""
         settings = self.settings
-        if epoch < settings.delay_epochs:
+        if epoch < settings.delay_epochs or self.over(epoch):
             return 0.0
         strength = self.factor * self.share * settings.strength
         if settings.ramp_epochs:
             ramp = GradualStrength(0.0, 1.0, start_epoch=settings.delay_epochs, epochs=settings.ramp_epochs)
             strength *= ramp.at(epoch)
         return strength
+
+    def over(self, epoch: float) -> bool:
+        """Whether what is left trains on without lambda."""
+        return self.settings.settle_epochs > 0 and epoch >= self.epochs - self.settings.settle_epochs
 
     def settle(self) -> None:
         """Take lambda away for good."""

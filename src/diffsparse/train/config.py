@@ -85,6 +85,8 @@ class Sparsifying:
     """Penalty on gates: single channels, groups of channels, exclusive; lp (p = 0.5) is for learned graphs."""
     group_size: int = 12
     """Channels of a group, for l21."""
+    settle_epochs: float = 0.0
+    """Epochs at the end without lambda: what is left recovers from its pull. Zeros of proximal steps stay zeros."""
     delay_epochs: float = 0.0
     """Lambda is zero for these epochs, in which weights learn what matters."""
     ramp_epochs: float = 0.0
@@ -108,6 +110,7 @@ class Sparsifying:
         require_number("strength", self.strength, low=0)
         require_whole("group_size", self.group_size, low=1)
         require_number("delay_epochs", self.delay_epochs, low=0)
+        require_number("settle_epochs", self.settle_epochs, low=0)
         require_number("ramp_epochs", self.ramp_epochs, low=0)
         require_number("start", self.start)
         for name, share in (("target", self.target), ("target_macs", self.target_macs)):
@@ -226,10 +229,10 @@ class Recipe:
             for entry in fields(part):
                 _check_choice(entry.name, getattr(part, entry.name), get_type_hints(type(part))[entry.name])
             part.check()
-        if self.sparsifying.delay_epochs >= self.epochs:
-            raise SparsityError(
-                f"delay_epochs={self.sparsifying.delay_epochs:g} leaves nothing of {self.epochs} epochs to sparsify in"
-            )
+        idle = {"delay_epochs": self.sparsifying.delay_epochs, "settle_epochs": self.sparsifying.settle_epochs}
+        if sum(idle.values()) >= self.epochs:
+            given = " and ".join(f"{name}={value:g}" for name, value in idle.items() if value)
+            raise SparsityError(f"{given} leaves nothing of {self.epochs} epochs to sparsify in")
         if self.batch_size % self.optimisation.accumulate:
             raise SparsityError(
                 f"a batch of {self.batch_size} cannot go in {self.optimisation.accumulate} equal pieces (accumulate)"

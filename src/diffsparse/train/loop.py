@@ -134,6 +134,7 @@ class Trainer:
             group["lr"] = self.rate.at(position) * (self.settings.gate_rate if group["name"] == "gates" else 1.0)
         if self.regulariser is not None:
             self.regulariser.strength = self.aim.strength(position / self.steps)
+        self._settle_if_over(position / self.steps)
         pieces = self.settings.accumulate
         parts = list(zip(inputs.chunk(pieces), targets.chunk(pieces), strict=True))
         sums = [self._backward(*part, len(parts), last=index == len(parts) - 1) for index, part in enumerate(parts)]
@@ -173,6 +174,10 @@ class Trainer:
         return (
             wrapper.no_sync() if wanted and isinstance(wrapper, DistributedDataParallel) else contextlib.nullcontext()
         )
+
+    def _settle_if_over(self, epoch: float) -> None:
+        if isinstance(self.regulariser, Shrinking) and not self.regulariser.settled and self.aim.over(epoch):
+            self.regulariser.settle()
 
     def _look_at_zeros(self) -> None:
         if self.aim.settings.target is None or self.regulariser is None or self.phase.method.cuts:
