@@ -177,7 +177,6 @@ def test_a_bar_where_there_is_a_terminal() -> None:
     out = io.StringIO()
     console = Console(file=out, force_terminal=True, width=120, color_system=None)
     with TrainingBar(console) as bar:
-        assert not bar.told
         bar.title = "gated"
         bar.phase_began("train", epochs=2, steps=3, done=0)
         for _ in range(3):
@@ -185,7 +184,6 @@ def test_a_bar_where_there_is_a_terminal() -> None:
         bar.epoch_done(RECORD)
         bar.say("something [worth] a line")
         bar.phase_over()
-    assert bar.told
     printed = out.getvalue()
     assert "gated" in printed
     assert "epoch 1/2" in printed
@@ -212,7 +210,7 @@ def test_what_is_left_of_a_resumed_run_counts_only_its_own_epochs() -> None:
 def test_notes_of_epochs() -> None:
     assert epoch_note({**RECORD, "macs": None}) == "loss 0.500, test 75.00%, zeros 12.5%"
     roads = {"train_loss": 0.5, "validation_mape": 12.345, "zeros": 0.0}
-    assert epoch_note(roads) == "loss 0.500, error 12.35%, zeros 0.0%"
+    assert epoch_note(roads) == "loss 0.500, validation error 12.35%, zeros 0.0%"
 
 
 def test_a_stop_by_a_signal_is_an_exit_code(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

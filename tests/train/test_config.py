@@ -68,6 +68,7 @@ WRONG = [
     (sparsified(delay_epochs=-1.0), "delay_epochs must be"),
     (sparsified(delay_epochs=1e6), "delay_epochs=1e[+]06 leaves nothing of"),
     (sparsified(settle_epochs=-1.0), "settle_epochs must be"),
+    (sparsified(method="plain", target=0.5), "plain makes no zeros"),
     (sparsified(delay_epochs=50, settle_epochs=1e6), "delay_epochs=50 and settle_epochs=1e[+]06 leaves nothing of"),
     (sparsified(start=float("inf")), "start must be"),
     (sparsified(target=1.5), "target must be a finite number above 0 and of at most 1, got 1.5"),

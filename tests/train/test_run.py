@@ -289,3 +289,35 @@ def test_the_options_reach_the_loss(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     run(recipe(epochs=1, optimisation=Optimisation(label_smoothing=0.2), distillation=settings), tmp_path)
     assert made[0][:2] == (0.2, False)
     assert made[-1] == (0.2, True, 0.7, 2.0)
+
+
+class Listener(Watcher):
+    """Remembers what it is told."""
+
+    def __init__(self) -> None:
+        self.words: list[str] = []
+
+    def say(self, text: str) -> None:
+        self.words.append(text)
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"strength": 1e-9}, ["nothing has become zero: strength 1e-09 is too small"]),
+        ({"strength": 1e-9, "target": 0.5}, ["0.0% are zero, and the target was 50.0%"]),
+        ({"method": "proximal-l1", "strength": 0.5, "target": 0.2}, []),
+        ({"method": "plain"}, []),
+    ],
+)
+def test_what_is_missing_is_said(settings: dict[str, Any], words: list[str], tmp_path: Path) -> None:
+    listener = Listener()
+    run(sparsified(**settings), tmp_path, watcher=listener)
+    assert len(listener.words) == len(words)
+    assert all(found.startswith(word) for found, word in zip(listener.words, words, strict=True))
+
+
+def test_resuming_what_never_began_is_said(tmp_path: Path) -> None:
+    listener = Listener()
+    run(sparsified(method="plain"), tmp_path / "new", resume=True, watcher=listener)
+    assert listener.words == [f"nothing to go on from in '{tmp_path / 'new'}': begins anew"]

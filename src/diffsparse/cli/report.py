@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from tyro.conf import Positional
 
 from diffsparse.checkpoint.atomic import write_json
 from diffsparse.cli.table import results_table
 from diffsparse.cli.target import check_writable
+from diffsparse.cli.wide import wide_console
 from diffsparse.errors import SparsityError
 
 _PARTS = {"config", "cost", "figures", "training_seconds", "zeros"}
@@ -34,7 +34,7 @@ def run_report(config: Report) -> None:
         check_writable(config.output, "--output")
     if len({folder.name for folder in config.runs}) < len(config.runs):
         raise SparsityError("two of the runs have folders of the same name; rename one")
-    console = Console()
+    console = wide_console()
     results: dict[str, Any] = {}
     for folder in config.runs:
         try:

@@ -1,5 +1,6 @@
 """`diffsparse train`: from a configuration to a compact network."""
 
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -11,6 +12,7 @@ from rich.console import Console
 
 from diffsparse.cli.table import results_table
 from diffsparse.cli.training_bar import TrainingBar
+from diffsparse.cli.wide import wide_console
 from diffsparse.train import Recipe, StoppedError, read_recipe, run
 
 
@@ -58,7 +60,7 @@ def _argument(args: Sequence[str], flag: str) -> str | None:
 
 def run_train(config: Train) -> None:
     """Train and print the table."""
-    console = Console()
+    console = wide_console()
     with TrainingBar(console) as bar:
         try:
             result = run(
@@ -69,6 +71,7 @@ def run_train(config: Train) -> None:
             Console(stderr=True).print(f"diffsparse: {words}", markup=False, highlight=False, soft_wrap=True)
             # as a shell reports a program that a signal ended
             sys.exit(128 + stopped.signal)
-    if bar.told:
+    # of several processes only the first has something to say
+    if int(os.environ.get("RANK", "0")) == 0:
         console.print(results_table({config.folder.name: result}))
         console.print(f"files in {config.folder}", markup=False, soft_wrap=True)

@@ -11,13 +11,13 @@ from diffsparse.train import Watcher
 
 
 class TrainingBar(Watcher):
-    """Tells `console` of steps and epochs; `told` says whether this process was told of anything.
+    """Tells `console` of steps and epochs.
 
     `title`, if set, is what a phase called "train" is shown as.
     """
 
     def __init__(self, console: Console) -> None:
-        self.console, self.told, self.title = console, False, ""
+        self.console, self.title = console, ""
         self.bar = Progress(
             TextColumn("{task.description:<8}"),
             BarColumn(bar_width=20),
@@ -31,7 +31,7 @@ class TrainingBar(Watcher):
 
     def phase_began(self, name: str, *, epochs: int, steps: int, done: int) -> None:
         name = self.title if self.title and name == "train" else name
-        self.told, self.name, self.epochs, self.left = True, name, epochs, epochs - done // steps
+        self.name, self.epochs, self.left = name, epochs, epochs - done // steps
         self.began = time.perf_counter()
         self.task = self.bar.add_task(
             name, total=epochs * steps, completed=done, epoch=done // steps, epochs=epochs, note=""
@@ -68,7 +68,7 @@ def epoch_note(record: dict[str, Any]) -> str:
     if "test_accuracy" in record:
         parts.append(f"test {record['test_accuracy']:.2%}")
     elif "validation_mape" in record:
-        parts.append(f"error {record['validation_mape']:.2f}%")
+        parts.append(f"validation error {record['validation_mape']:.2f}%")
     parts.append(f"zeros {record['zeros']:.1%}")
     if "edges" in record:
         parts.append(f"{record['edges']:,} edges")

@@ -131,6 +131,8 @@ class Sparsifying:
             raise SparsityError(f"{self.method} needs a target, the share of edges that are zero")
         if not cuts and not counts and self.target is not None and self.strength == 0:
             raise SparsityError("a target is reached by steering strength, which must be above 0, got 0")
+        if self.method in ("plain", "given-map", "scratch") and self.target is not None:
+            raise SparsityError(f"method {self.method} makes no zeros, and cannot reach a target of {self.target:g}")
         if not cuts and self.target_macs is not None:
             raise SparsityError(f"target_macs is for slimming and torch-pruning, not for {self.method}; aim by target")
         if (self.method == "scratch") != (self.like is not None):

@@ -18,6 +18,8 @@ from diffsparse.data.dataset import DataSet
 from diffsparse.data.traffic import TrafficDataSet
 from diffsparse.errors import SparsityError
 from diffsparse.measure import Measurement, measure
+from diffsparse.sparsify import Count
+from diffsparse.train.aim import NEAR
 from diffsparse.train.build import build_model
 from diffsparse.train.config import Recipe, Sparsifying
 from diffsparse.train.environment import environment
@@ -29,7 +31,7 @@ from diffsparse.train.learned_graph import draw_learned_graph, graph_figures, le
 from diffsparse.train.learned_wiring import draw_learned_wiring, learned_wiring, wiring_figures
 from diffsparse.train.log import Log
 from diffsparse.train.loop import Trainer
-from diffsparse.train.methods import choose_method
+from diffsparse.train.methods import NO_STRENGTH, choose_method
 from diffsparse.train.objective import Classification, Objective
 from diffsparse.train.processes import Processes, joined
 from diffsparse.train.setting import Phase, Setting
@@ -130,6 +132,7 @@ class _Run:
         objective = self._objective()
         model = self._phase("train", model, method, objective, recipe.epochs)
         zeros = method.zeros(model)
+        self._say_what_is_missing(method, zeros)
         compacted: Compacted[nn.Module] | None
         if method.cuts:
             cut = method.cut(model, setting.example())
@@ -230,6 +233,8 @@ class _Run:
         phase = Phase(name=name, number=number, model=model, method=method, objective=objective, epochs=epochs)
         trainer = Trainer(phase, setting)
         snapshot = setting.folder.newest_snapshot() if self.resume else None
+        if self.resume and snapshot is None:
+            setting.watcher.say(f"nothing to go on from in '{setting.folder.path}': begins anew")
         if snapshot is not None and snapshot.phase == name:
             trainer.restore(snapshot)
             setting.watcher.say(f"going on from '{snapshot.path}'")
@@ -239,6 +244,22 @@ class _Run:
         if file is not None and setting.processes.first:
             save(trained, setting.folder.file(file))
         return trained
+
+    def _say_what_is_missing(self, method: Method, zeros: Count) -> None:
+        """Fewer zeros than were asked for, or none, should not go unseen."""
+        settings = self.setting.recipe.sparsifying
+        if method.cuts or settings.method in NO_STRENGTH or settings.strength == 0:
+            return
+        if settings.target is not None and zeros.fraction < settings.target - NEAR:
+            self.setting.watcher.say(
+                f"{zeros.fraction:.1%} are zero, and the target was {settings.target:.1%}: it takes more epochs or "
+                "another strength"
+            )
+        elif zeros.zero == 0:
+            self.setting.watcher.say(
+                f"nothing has become zero: strength {settings.strength:g} is too small for a run of this length; "
+                "docs/strength.md says how to choose it"
+            )
 
     def _figures(self, model: nn.Module, objective: Objective) -> dict[str, float]:
         setting = self.setting

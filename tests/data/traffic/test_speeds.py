@@ -33,6 +33,12 @@ def test_an_empty_cell_is_refused_unless_told(tmp_path: Path) -> None:
         read_speeds(written(tmp_path, "a,b\n1,10\n20,\n"))
 
 
+def test_a_header_is_not_forgotten(tmp_path: Path) -> None:
+    with pytest.raises(SparsityError, match=r"must begin with a header of node names, got speeds such as 62\.25"):
+        read_speeds(written(tmp_path, "62.25,71.5\n60.0,70.0\n"))
+    assert read_speeds(written(tmp_path, "773869,1\n60.0,70.0\n")).names == ("773869", "1")
+
+
 def test_speeds_of_nearly_nothing_are_missing(tmp_path: Path) -> None:
     path = written(tmp_path, "a,b\n0.5,10\n1,2.4e-17\n")
     assert read_speeds(path, slowest=1.0).values.tolist() == [[0, 10], [1, 0]]

@@ -61,6 +61,10 @@ def _speeds(table: Table, zeros_missing: bool, slowest: float) -> Speeds:
         raise SparsityError(f"'{table.path}': the header must name each node once, got '{twice}' twice")
     if table.values.size == 0:
         raise SparsityError(f"'{table.path}' holds no speeds")
+    if all(_is_number(name) and "." in name for name in table.columns):
+        raise SparsityError(
+            f"'{table.path}' must begin with a header of node names, got speeds such as {table.columns[0]}"
+        )
     values = np.nan_to_num(table.values, nan=0.0, posinf=np.inf, neginf=-np.inf)
     table.refuse(~np.isfinite(values) | (values < 0), "is not a speed")
     if not zeros_missing:
@@ -70,3 +74,11 @@ def _speeds(table: Table, zeros_missing: bool, slowest: float) -> Speeds:
     if len(silent):
         raise SparsityError(f"'{table.path}', column '{table.columns[silent[0]]}': the node never has a speed")
     return Speeds(values=torch.from_numpy(values), names=table.columns)
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
