@@ -33,17 +33,13 @@ class Size:
     """The fewer windows there are, the smaller: what counts is the number of steps."""
     delay_epochs: int
     """Of ours: an entry must have shown its worth before lambda asks for it."""
-    settle_epochs: int = 0
-    """Of ours: in the end, what is left trains on without lambda."""
     strengths: tuple[float, float]
     seeds: int = 5
 
 
 # A small lambda and many steps: a larger one drops entries faster than their gradients can tell which ones matter.
 SIZES = {
-    "synthetic-roads": Size(
-        epochs=300, batch_size=32, delay_epochs=30, settle_epochs=75, strengths=(6e-6, 1.2e-5), seeds=2
-    ),
+    "synthetic-roads": Size(epochs=300, batch_size=32, delay_epochs=30, strengths=(6e-6, 1.2e-5), seeds=2),
     "los-loop": Size(epochs=60, batch_size=16, delay_epochs=15, strengths=(1e-6, 2e-6)),
     "sz-taxi-40": Size(epochs=30, batch_size=32, delay_epochs=8, strengths=(6e-5, 2e-4)),
 }
@@ -68,7 +64,6 @@ def recipe(data: str, root: Path | None, method: str, strength: float, seed: int
         sparsifying=Sparsifying(
             method=method, norm="lp" if method == "ds" else "l1", strength=strength,
             delay_epochs=size.delay_epochs if method == "ds" else 0,
-            settle_epochs=size.settle_epochs if method == "ds" else 0,
         ),
         hardware=Hardware(threads=1),
     )  # fmt: skip
