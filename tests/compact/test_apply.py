@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 import diffsparse as ds
-from diffsparse.compact.apply import shrink_in_place, slice_tensor
+from diffsparse.compact.apply import slice_tensor
 from diffsparse.compact.plan import LayerPlan, Plan, TensorSlice
 from tests.compact.nets import same
 from tests.compact.tiny import OTHER, X, complement, tiny
@@ -108,7 +108,7 @@ def test_hooks_of_the_user_that_change_a_tensor_keep_their_effect() -> None:
 )
 def test_a_plan_of_another_model_is_refused(plan: Plan, message: str) -> None:
     with pytest.raises(ds.SparsityError, match=message):
-        shrink_in_place(tiny(), plan)
+        ds.apply_plan(tiny(), plan)
 
 
 def test_slices_are_the_channels_that_live() -> None:

@@ -1,5 +1,7 @@
 """Gates evaluated: sparse layers become ordinary ones that compute the same."""
 
+import copy
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -8,6 +10,8 @@ import diffsparse as ds
 from diffsparse.compact.bake import bake
 from diffsparse.nn import SparseBatchNorm
 from diffsparse.nn.weighted_sum import WeightedSum
+from tests.compact.nets import same
+from tests.compact.tiny import OTHER, X, tiny
 
 KINDS = {
     ds.SparseBatchNorm1d: (nn.BatchNorm1d, (4, 6, 5)),
@@ -111,3 +115,21 @@ def test_sums_within_sums() -> None:
 def test_half_precision() -> None:
     sparse = ds.SparseBatchNorm2d(6).bfloat16().eval()
     assert bake(sparse).weight.dtype == torch.bfloat16
+
+
+def test_what_stands_for_a_module_runs_in_eval_mode_whatever_mode_it_was_made_in() -> None:
+    class Computed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm = nn.BatchNorm2d(8)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.norm(x)
+
+        def ordinary(self) -> nn.Module:
+            return copy.deepcopy(self.norm).train()
+
+    model = tiny(Computed(), dead=[0, 1]).eval()
+    small = ds.compact(model, X).model
+    assert not any(module.training for module in small.modules())
+    assert same(model, small, OTHER)

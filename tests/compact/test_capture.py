@@ -8,26 +8,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from diffsparse.compact.capture import canonical, capture, tensors_in
+from diffsparse.compact.capture import capture, tensors_in
+from diffsparse.compact.rules import OPAQUE
 from tests.compact.tiny import X, node_of, recorded, tiny
-
-
-@pytest.mark.parametrize(
-    ("function", "name"),
-    [
-        (torch.relu, "relu"),
-        (F.relu, "relu"),
-        (Tensor.relu_, "relu"),
-        (Tensor.__radd__, "add"),
-        (Tensor.__iadd__, "add"),
-        (Tensor.__truediv__, "div"),
-        (torch.concat, "cat"),
-        (Tensor.T.__get__, "transpose_all"),
-        (Tensor.__getitem__, "getitem"),
-    ],
-)
-def test_one_name_for_every_spelling(function: object, name: str) -> None:
-    assert canonical(function) == name  # type: ignore[arg-type]
 
 
 def test_tensors_are_found_wherever_they_hide() -> None:
@@ -127,6 +110,38 @@ def test_writing_to_a_view_forgets_the_tensor_behind_it() -> None:
     graph = recorded(tiny(between, dead=[0]))
     assert graph.nodes[-1].op == "conv2d"
     assert graph.nodes[-1].inputs[0].axis is None
+
+
+def test_writing_to_memory_that_a_buffer_shares_is_not_described() -> None:
+    class Counting(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("table", torch.ones(8, 4, dtype=torch.float64))
+
+        def forward(self, y: Tensor) -> Tensor:
+            self.table.view(-1).add_(1.0)
+            return y * self.table[:, :1].unsqueeze(-1)
+
+    graph = recorded(tiny(Counting()))
+    written = node_of(graph, "add")
+    assert written.rule is OPAQUE
+    assert node_of(graph, "unsqueeze").inputs[0].parameter is None
+
+
+def test_an_operation_that_hands_its_argument_back_makes_an_equal_value() -> None:
+    graph = recorded(tiny(lambda y: y.contiguous().float().double()))
+    handed = node_of(graph, "contiguous")
+    assert handed.output is not handed.inputs[0]
+    assert handed.output.origin is handed.inputs[0]
+
+
+def test_arguments_in_collections_are_inputs_and_the_rest_stays() -> None:
+    graph = recorded(tiny(lambda y: torch.cat([y, 2 * y], dim=1), head=16))
+    node = node_of(graph, "cat")
+    assert list(node.args[0]) == node.inputs
+    assert node.kwargs == {"dim": 1}
+    conv = next(node for node in graph.nodes if node.op == "conv2d")
+    assert conv.args[3:] == ((1, 1), (0, 0), (1, 1), 1)
 
 
 def test_results_are_the_tensors_returned_and_the_output_is_passed_on() -> None:

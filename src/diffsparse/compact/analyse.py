@@ -7,7 +7,7 @@ from torch.nn.modules.conv import _ConvNd
 
 from diffsparse.compact.graph import Call, Graph, Node, Value, every, some
 from diffsparse.compact.rules.base import Rule, pin, read_all, tracked, unite, widen
-from diffsparse.compact.rules.layers import Layer
+from diffsparse.compact.rules.layer import Layer
 from diffsparse.compact.rules.movement import names_sizes
 
 
@@ -115,21 +115,16 @@ class Analysis:
             inside.update(span)
             inputs = [call.input] if isinstance(rule, Passed) else []
             replaced[call.first_node] = Node("module", (), {}, inputs, [call.output], None, call, rule=rule)
-        nodes = []
-        for index, node in enumerate(self.graph.nodes):
-            if index in replaced:
-                nodes.append(replaced[index])
-            elif index not in inside:
-                nodes.append(node)
-        return nodes
+        numbered = enumerate(self.graph.nodes)
+        return [replaced.get(index, node) for index, node in numbered if index in replaced or index not in inside]
 
     def _fate(self, call: Call) -> Rule | None:
         start, out = call.input, call.output
-        if start is None or out is None or call.last_node == call.first_node or not start.touched:
+        if start is None or out is None or call.last_node == call.first_node or not start.touched or not out.axis:
             return None
-        passes = out.origin is start.origin and out is not start and out.axis == start.axis
+        passes = out.axis == start.axis and out is not start and out.origin is start.origin
         emits = out.known and not every(out.fixed) and call.name not in self._unread
-        if not out.axis or not (passes or emits):
+        if not (passes or emits):
             return None
         if not any(True for _ in call.module.parameters()) or self._leaks(call):
             return None
@@ -149,17 +144,26 @@ class Analysis:
 
     def _free_layers(self) -> None:
         counts = self.graph.call_counts()
-        users: dict[str, list[Node]] = {}
+        shared = self._shared_parameters()
         for node in self.nodes:
-            for name in {v.parameter for v in node.inputs if v.parameter is not None}:
-                users.setdefault(name, []).append(node)
-        for node in self.nodes:
-            node.rigid = node.layer is None and any(len(users[v.parameter]) > 1 for v in node.inputs if v.parameter)
-        for node, layer in self.layers:
-            around = {id(n): n for name in layer.tensors.values() for n in users[name]}
-            layer.twins = [n.layer for n in around.values() if n.layer is not None]
+            layer = node.layer
+            if layer is None:
+                node.rigid = bool(shared) and any(v.parameter in shared for v in node.inputs)
+                continue
+            around = {id(n): n for name in layer.tensors.values() for n in shared.get(name, ())} if shared else {}
+            layer.twins = tuple(n.layer for n in around.values() if n.layer is not None)
             layer.pinned = any(n.layer is None or n.layer.tensors != layer.tensors for n in around.values())
-            layer.call = node.call if len(around) == 1 and _is_module(node, layer, counts) else None
+            layer.free = not around and _is_module(node, layer, counts)
+            layer.call = node.call if layer.free else None
+
+    def _shared_parameters(self) -> dict[str | None, list[Node]]:
+        """Parameters that several nodes use, with these nodes."""
+        users: dict[str | None, list[Node]] = {}
+        for node in self.nodes:
+            for value in node.inputs:
+                if value.parameter is not None:
+                    users.setdefault(value.parameter, []).append(node)
+        return {name: nodes for name, nodes in users.items() if len(nodes) > 1 and nodes != nodes[:1] * len(nodes)}
 
     # Backward facts and widths --------------------------------------------------------------------------------------
 
@@ -176,6 +180,9 @@ class Analysis:
         for value in values:
             value.keep |= value.need if narrow else True
         pin(self.graph.results)
+        for node, layer in self.layers:
+            if layer.free:
+                node.rule.couple(node)
         self._settle()
         empty = [value for value in values if not some(value.keep)]
         for value in empty:
@@ -186,8 +193,11 @@ class Analysis:
             self._round(values)
 
     def _settle(self) -> None:
-        """Couple everything, backward and forward in turns, until a whole turn changes nothing."""
-        order, changed = self.nodes, True
+        """Couple everything, backward and forward in turns, until a whole turn changes nothing.
+
+        All that a free layer asks for is what it reads and computes itself, which stays there once it is.
+        """
+        order, changed = [node for node in self.nodes if node.layer is None or not node.layer.free], True
         while changed:
             order, changed = order[::-1], False
             for node in order:
@@ -201,7 +211,7 @@ class Analysis:
             if not layer.free or layer.groups > 1 or not layer.rows.any():
                 continue
             there = layer.input.keep if layer.input.axis is not None else np.ones_like(layer.columns)
-            if layer.pairs.size == 0:
+            if not layer.mixes:
                 layer.rows = layer.columns = _rounded(layer.rows, there & layer.output.keep, self.round_to)
             else:
                 layer.rows = _rounded(layer.rows, layer.output.keep, self.round_to)
@@ -222,12 +232,16 @@ def _rounded(mask: np.ndarray, candidates: np.ndarray, multiple: int) -> np.ndar
     return wider
 
 
+_LAYERS = (_ConvNd, nn.Linear, _NormBase)
+
+
 def _is_module(node: Node, layer: Layer, counts: dict[nn.Module, int]) -> bool:
     """Whether the layer is one call of one module, and that module nothing but the layer."""
     call = node.call
     if call is None or counts[call.module] != 1 or call.parent is None or not call.plain:
         return False
-    if not isinstance(call.module, _ConvNd | nn.Linear | _NormBase):
+    if not isinstance(call.module, _LAYERS):
         return False
-    owns = all(name == f"{call.name}.{role}" for role, name in layer.tensors.items())
-    return owns and call.input is layer.operand and call.output is node.output
+    if call.input is not layer.operand or call.output is not node.output:
+        return False
+    return layer.tensors == {role: f"{call.name}.{role}" for role in layer.tensors}

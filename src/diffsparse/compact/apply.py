@@ -1,7 +1,6 @@
 """A plan applied to a model: parameters sliced, attributes made true, adaptors put in place."""
 
 from itertools import chain
-from typing import Any
 
 import numpy as np
 import torch
@@ -10,7 +9,7 @@ from torch import Tensor, nn
 from diffsparse.compact.adaptors import EXPAND, FILL, SELECT, Constant, ConstantMap, ExpandOutput, PassOn, SelectInput
 from diffsparse.compact.plan import LayerPlan, Plan, TensorSlice
 from diffsparse.compact.ragged import RaggedConv
-from diffsparse.errors import SparsityError
+from diffsparse.compact.tree import modules_by_name
 
 
 class _Indices:
@@ -48,9 +47,9 @@ COMPACT = "_made_by_compact"
 """Attribute that marks a compact model."""
 
 
+@torch.no_grad()
 def shrink_in_place(model: nn.Module, plan: Plan) -> nn.Module:
-    """Make `model` (whose sparse layers are already ordinary ones) as small as the plan says, in place."""
-    _check_fits(model, plan)
+    """Make `model`, which the plan fits and whose sparse layers are already ordinary ones, as small as it says."""
     indices = _Indices()
     for name, layer in plan.layers.items():
         if layer.what == "removed":
@@ -67,38 +66,18 @@ def shrink_in_place(model: nn.Module, plan: Plan) -> nn.Module:
             norm, identity = model.get_submodule(name), nn.Identity()
             _expand(identity, layer, _some_tensor(norm), indices)
             _replace(model, name, identity)
-    modules = dict(model.named_modules())
+    modules = modules_by_name(model)
     _slice_tensors(modules, plan, indices)
     for name, layer in plan.layers.items():
         if layer.what in {"sliced", "ragged"}:
             _adapt(modules[name], layer, indices)
     for module in modules.values():
-        _make_attributes_true(module)
+        vars(module).update(_true_attributes(module))
     vars(model)[COMPACT] = True
     return model
 
 
-def _check_fits(model: nn.Module, plan: Plan) -> None:
-    modules = dict(model.named_modules())
-    for name in plan.layers:
-        if name not in modules:
-            raise SparsityError(f"the plan changes '{name}', which {type(model).__name__} does not have")
-    for name, kept in plan.tensors.items():
-        owner, _, key = name.rpartition(".")
-        tensor = _held(modules[owner], key) if owner in modules else None
-        if tensor is None:
-            raise SparsityError(f"the plan slices '{name}', which {type(model).__name__} does not have")
-        for dim, chosen in kept.dims.items():
-            size = tensor.shape[dim] if dim < tensor.dim() else 0
-            # rising, so that the last is the largest
-            if chosen and chosen[-1] >= size:
-                raise SparsityError(
-                    f"the plan keeps entry {chosen[-1]} of dimension {dim} of '{name}', "
-                    f"which has shape {tuple(tensor.shape)}"
-                )
-
-
-def _held(module: nn.Module, key: str) -> Tensor | None:
+def held(module: nn.Module, key: str) -> Tensor | None:
     """The parameter or buffer of this name, if there is one."""
     found = module._parameters.get(key)
     return module._buffers.get(key) if found is None else found
@@ -137,29 +116,20 @@ def _some_tensor(module: nn.Module) -> Tensor:
 
 
 def _slice_tensors(modules: dict[str, nn.Module], plan: Plan, indices: _Indices) -> None:
-    """Slice each tensor once and give the result to every module that holds it: ties stay."""
-    holders: dict[int, list[tuple[dict[str, Any], str]]] = {}
-    for module in modules.values():
-        for place in (module._parameters, module._buffers):
-            for key, tensor in place.items():
-                if tensor is not None:
-                    holders.setdefault(id(tensor), []).append((place, key))
     for name, kept in plan.tensors.items():
         owner, _, key = name.rpartition(".")
-        old = _held(modules[owner], key) if owner in modules else None
-        if old is None:
-            continue
-        new = slice_tensor(old.detach(), kept, indices)
-        if isinstance(old, nn.Parameter):
-            new = nn.Parameter(new, requires_grad=old.requires_grad)
-        for holder, held_as in holders[id(old)]:
-            holder[held_as] = new
+        tensor = held(modules[owner], key) if owner in modules else None
+        if tensor is not None:
+            # not a tensor in its place: whoever else holds it, ties stay
+            tensor.data = slice_tensor(tensor.data, kept, indices)
 
 
 def _adapt(module: nn.Module, layer: LayerPlan, indices: _Indices) -> None:
-    like = _some_tensor(module)
     if layer.groups is not None and layer.what == "sliced":
         module.groups = layer.groups  # type: ignore[assignment]
+    if not layer.adds_bias and layer.select is None and layer.expand is None:
+        return
+    like = _some_tensor(module)
     if layer.adds_bias:
         assert layer.outputs is not None
         trained = any(parameter.requires_grad for parameter in module.parameters())
@@ -177,18 +147,20 @@ def _expand(module: nn.Module, layer: LayerPlan, like: Tensor, indices: _Indices
         module.register_forward_hook(ExpandOutput(layer.dim))
 
 
-def _make_attributes_true(module: nn.Module) -> None:
+def _true_attributes(module: nn.Module) -> dict[str, int]:
+    """What the module says of its widths, from the tensors that it holds."""
     if isinstance(module, nn.modules.conv._ConvTransposeNd):
         inputs, outputs = module.weight.shape[:2]
-        module.in_channels, module.out_channels = inputs, outputs * module.groups
-    elif isinstance(module, nn.modules.conv._ConvNd):
+        return {"in_channels": inputs, "out_channels": outputs * module.groups}
+    if isinstance(module, nn.modules.conv._ConvNd):
         outputs, inputs = module.weight.shape[:2]
-        module.in_channels, module.out_channels = inputs * module.groups, outputs
-    elif isinstance(module, nn.Linear):
-        module.out_features, module.in_features = module.weight.shape
-    elif isinstance(module, nn.PReLU):
-        module.num_parameters = module.weight.numel()
-    elif isinstance(module, nn.modules.batchnorm._NormBase):
+        return {"in_channels": inputs * module.groups, "out_channels": outputs}
+    if isinstance(module, nn.Linear):
+        return {"in_features": module.weight.shape[1], "out_features": module.weight.shape[0]}
+    if isinstance(module, nn.PReLU):
+        return {"num_parameters": module.weight.numel()}
+    if isinstance(module, nn.modules.batchnorm._NormBase):
         like = module.running_mean if module.running_mean is not None else module.weight
         assert isinstance(like, Tensor)
-        module.num_features = like.shape[0]
+        return {"num_features": like.shape[0]}
+    return {}

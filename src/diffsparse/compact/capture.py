@@ -1,9 +1,9 @@
 """Record what a model does by running it once."""
 
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import fields, is_dataclass
-from functools import lru_cache
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -16,30 +16,17 @@ from torch.nn.modules.module import (
 from torch.overrides import TorchFunctionMode
 from torch.utils.hooks import RemovableHandle
 
-from diffsparse.compact.graph import Call, Graph, Node, Value
+from diffsparse.compact.graph import Call, Graph, Node, Value, single_number
 from diffsparse.compact.rules import OPAQUE, describe
 from diffsparse.compact.rules.pointwise import takes_number
+from diffsparse.compact.spelling import RANDOM, is_in_place, spelling
+from diffsparse.compact.tree import modules_by_name, tensors_by_name
 from diffsparse.errors import SparsityError
-
-_RENAMED = {
-    "radd": "add",
-    "iadd": "add",
-    "imul": "mul",
-    "rmul": "mul",
-    "multiply": "mul",
-    "isub": "sub",
-    "subtract": "sub",
-    "truediv": "div",
-    "itruediv": "div",
-    "divide": "div",
-    "concat": "cat",
-    "concatenate": "cat",
-    "T.__get__": "transpose_all",
-}
-
 
 # Asked for first: most arguments are such, and asking for the type of a tensor is slow.
 _PLAIN = (int, float, bool, str, type(None))
+_PLAIN_TYPES = frozenset(_PLAIN)
+_SEVERAL = (tuple, list)
 
 
 def tensors_in(thing: Any) -> Iterator[Tensor]:
@@ -62,78 +49,49 @@ def tensors_in(thing: Any) -> Iterator[Tensor]:
             yield from tensors_in(item)
 
 
-def canonical(func: Callable[..., Any]) -> str:
-    """One name for `torch.relu`, `F.relu`, `Tensor.relu_` and friends."""
-    name: str = getattr(func, "__name__", "unknown")
-    if name == "__get__":
-        name = getattr(getattr(func, "__self__", None), "__name__", "unknown") + ".__get__"
-        return _RENAMED.get(name, name)
-    name = name.strip("_")
-    return _RENAMED.get(name, name)
-
-
-@lru_cache(maxsize=1024)
-def _spelling(func: Callable[..., Any]) -> tuple[str, bool, bool]:
-    """The canonical name, whether it says that the first operand is written to, and whether it may only tell a size."""
-    name: str = getattr(func, "__name__", "")
-    augmented = name.startswith("__i") and name.endswith("__") and name not in {"__invert__", "__index__", "__int__"}
-    single = name.endswith("_") and not name.endswith("__")
-    op = canonical(func)
-    return op, single or augmented or name == "__setitem__", op in _METADATA or op.endswith(".__get__")
-
-
-def _is_in_place(op: str, spelled: bool, kwargs: dict[str, Any]) -> bool:
-    if not kwargs:
-        return spelled
-    if "dropout" in op and kwargs.get("training") is False:
-        return False
-    return spelled or kwargs.get("inplace") is True or "out" in kwargs
-
-
 class _Recorder(TorchFunctionMode):
     """Turns every torch call into a node."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
-        self.names = {module: name for name, module in model.named_modules()}
-        self.graph = Graph([], [], [], dict(_named_tensors(self.names)))
+        modules = modules_by_name(model)
+        self.names = {module: name for name, module in modules.items()}
+        self.graph = Graph([], [], [], tensors_by_name(modules), modules)
         self.stack: list[Call] = []
-        self._values: dict[int, Value] = {}
-        # a tensor that dies takes its entry along, so that no `id` is taken for another's
+        self._values = {
+            id(tensor): Value(tuple(tensor.shape), parameter=name, known=True)
+            for name, tensor in self.graph.tensors.items()
+        }
+        # any other tensor takes its entry along when it dies, so that no `id` is taken for another's
         self.alive: dict[int, weakref.ref[Tensor]] = {}
-        self._parameters = {id(tensor): name for name, tensor in self.graph.tensors.items()}
 
-    def value(self, tensor: Tensor, new: Value | None = None) -> Value:
+    def value(self, tensor: Tensor) -> Value:
         """The value of `tensor`; of a tensor never seen before nothing is known."""
-        key = id(tensor)
-        if new is None:
-            seen = self._values.get(key)
-            if seen is not None:
-                return seen
-            new = self._unseen(tensor)
-        if key not in self.alive:
-            self.alive[key] = weakref.ref(tensor, lambda _: self._forget(key))
-        self._values[key] = new
-        return new
+        return self._values.get(id(tensor)) or self.note(tensor, Value(tuple(tensor.shape), touched=True))
 
-    def _unseen(self, tensor: Tensor) -> Value:
-        name = self._parameters.get(id(tensor))
-        if name is None:
-            return Value(tuple(tensor.shape), touched=True)
-        return Value(tuple(tensor.shape), parameter=name, known=True, number=_number(tensor, True))
+    def note(self, tensor: Tensor, value: Value) -> Value:
+        """From now on `tensor` has this value."""
+        key = id(tensor)
+        if key not in self._values:
+            self.alive[key] = weakref.ref(tensor, lambda _: self._forget(key))
+        self._values[key] = value
+        return value
+
+    def _forget(self, key: int) -> None:
+        del self.alive[key], self._values[key]
 
     def watch(self) -> list[RemovableHandle]:
         """Be told of every call of a module."""
         # hooks for all modules are quicker than one on each, but run in front of those that a module has of its own
         hooked = {module for module in self.names if module._forward_hooks}
 
-        def end(module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
-            if module in self.names and module not in hooked:
+        def unless_hooked(module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+            if module not in hooked:
                 self._end(module, args, kwargs, output)
 
         everywhere = [
             register_module_forward_pre_hook(self._begin),
-            register_module_forward_hook(end, with_kwargs=True),
+            register_module_forward_hook(unless_hooked if hooked else self._end, with_kwargs=True),
         ]
         return everywhere + [module.register_forward_hook(self._end, with_kwargs=True) for module in hooked]
 
@@ -141,13 +99,15 @@ class _Recorder(TorchFunctionMode):
         name = self.names.get(module)
         if name is None:
             return
-        call = Call(name, module, self.stack[-1] if self.stack else None, first_node=len(self.graph.nodes))
+        call = Call(name, module, self.stack[-1] if self.stack else None, len(self.graph.nodes))
         if args and isinstance(args[0], Tensor):
             call.input = self.value(args[0])
         self.stack.append(call)
         self.graph.calls.append(call)
 
     def _end(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+        if module not in self.names:
+            return
         call = self.stack.pop()
         call.plain = len(args) == 1 and not kwargs
         call.last_node = len(self.graph.nodes)
@@ -156,23 +116,26 @@ class _Recorder(TorchFunctionMode):
             if call.output.known and call.output.touched and output.dim() > 0:
                 call.data = output.detach()[:1].clone()
 
-    def _forget(self, key: int) -> None:
-        del self.alive[key], self._values[key]
-
-    def _described(self, thing: Any, given: list[Tensor]) -> Any:
-        """`thing` with values in place of tensors, which are added to `given`."""
-        kind = type(thing)
-        if kind in _PLAIN:
-            return thing
-        if isinstance(thing, Tensor):
-            given.append(thing)
-            return self.value(thing)
-        if isinstance(thing, list | tuple):
-            return tuple([item if type(item) in _PLAIN else self._described(item, given) for item in thing])
-        if isinstance(thing, dict):
-            return {key: self._described(item, given) for key, item in thing.items()}
-        given += tensors_in(thing)
-        return thing
+    def _described(self, things: Iterable[Any], inputs: list[Value]) -> tuple[Any, ...]:
+        """These things with values in place of tensors, which are added to `inputs`."""
+        described: list[Any] = []
+        for thing in things:
+            kind = type(thing)
+            if kind in _PLAIN_TYPES or (kind is tuple and _PLAIN_TYPES.issuperset(map(type, thing))):
+                described.append(thing)
+                continue
+            value = self._values.get(id(thing))
+            if value is not None or isinstance(thing, Tensor):
+                inputs.append(value or self.value(thing))
+                described.append(inputs[-1])
+            elif isinstance(thing, _SEVERAL):
+                described.append(self._described(thing, inputs))
+            elif isinstance(thing, dict):
+                described.append(dict(zip(thing, self._described(thing.values(), inputs), strict=True)))
+            else:
+                inputs += map(self.value, tensors_in(thing))
+                described.append(thing)
+        return tuple(described)
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -180,47 +143,67 @@ class _Recorder(TorchFunctionMode):
         kwargs = kwargs or {}
         if func is Tensor.__iter__:
             return iter(self.__torch_function__(torch.unbind, types, args, kwargs))
-        op, spelled_in_place, tells = _spelling(func)
-        given: list[Tensor] = []
-        described: Any = None if tells else (self._described(args, given), self._described(kwargs, given))
-        result = func(*args, **kwargs)
-        made = [result] if isinstance(result, Tensor) else list(tensors_in(result))
-        if not made and (tells or not given):
+        op, spelled_in_place, tells = spelling(func)
+        if tells and next(tensors_in(result := func(*args, **kwargs)), None) is None:
             return result
-        described = described or (self._described(args, given), self._described(kwargs, given))
-        in_place = _is_in_place(op, spelled_in_place, kwargs)
+        inputs: list[Value] = []
+        positional = self._described(args, inputs)
+        named = kwargs
+        if not _PLAIN_TYPES.issuperset(map(type, kwargs.values())):
+            named = dict(zip(kwargs, self._described(kwargs.values(), inputs), strict=True))
+        if not tells:
+            result = func(*args, **kwargs)
+        made = [result] if isinstance(result, Tensor) else list(tensors_in(result))
+        if not made and not inputs:
+            return result
+        in_place = is_in_place(op, spelled_in_place, kwargs)
         if in_place and not made:
-            made = given[:1]
-        inputs = [self.value(tensor) for tensor in given]
+            made = list(tensors_in((args, kwargs)))[:1]
         touched, known = False, bool(inputs)
         for value in inputs:
             touched, known = touched or value.touched, known and value.known
         # what is made from nothing may be made from sizes, or at random; a number may come from data
-        known = known and op not in _RANDOM and not takes_number(op, args, kwargs)
-        outputs = [Value(tuple(t.shape), known=known, touched=touched, number=_number(t, known)) for t in made]
-        node = Node(op, described[0], described[1], inputs, outputs, result, self.stack[-1] if self.stack else None)
-        if args and isinstance(args[0], Tensor) and not in_place:
+        known = known and op not in RANDOM and not takes_number(op, args, kwargs)
+        outputs = [Value(tuple(t.shape), known=known, touched=touched) for t in made]
+        for tensor, value in zip(made, outputs, strict=True):
+            value.number = single_number(tensor) if known else None
+        node = Node(op, positional, named, inputs, outputs, result, self.stack[-1] if self.stack else None)
+        if args and not in_place and isinstance(args[0], Tensor):
             node.redo = lambda first: func(first, *args[1:], **kwargs)
+        self._add(node, made, in_place)
+        return result
+
+    def _add(self, node: Node, made: list[Tensor], in_place: bool) -> None:
+        """Let the rule of `node` describe its outputs, and take these for the values of the tensors that it made."""
+        outputs = node.outputs[:]
         self.graph.nodes.append(node)
         shared = self._rewrite_views(node, made[0]) if in_place and made else False
-        node.rule = OPAQUE if shared or "out" in kwargs else describe(node, self.graph)
+        node.rule = OPAQUE if shared or "out" in node.kwargs else describe(node, self.graph)
         node.result = node.redo = None
-        for tensor, value in zip(made, outputs[: len(made)], strict=True):
-            if not in_place and any(tensor is other for other in given):
+        for tensor, value in zip(made, outputs, strict=True):
+            before = self._values.get(id(tensor))
+            if before is not None and not in_place and any(before is given for given in node.inputs):
                 # the operation handed its argument back
-                value.same_as = value.same_as or self._values[id(tensor)]
-            self.value(tensor, value)
-        return result
+                value.same_as = value.same_as or before
+            self.note(tensor, value)
+
+    @cached_property
+    def _stored_at(self) -> dict[int | None, list[Tensor]]:
+        """Parameters and buffers by where their memory begins."""
+        stored: dict[int | None, list[Tensor]] = {}
+        for tensor in self.graph.tensors.values():
+            stored.setdefault(_place(tensor), []).append(tensor)
+        return stored
 
     def _rewrite_views(self, node: Node, written: Tensor) -> bool:
         """Whether other recorded tensors lie in the memory just written; if so, the node reads and makes them, too."""
-        try:
-            place = written.untyped_storage().data_ptr()
-        except (RuntimeError, NotImplementedError):
-            return True
-        alive = [*self.graph.tensors.values(), *(t for seen in self.alive.values() if (t := seen()) is not None)]
-        others = [t for t in alive if t is not written and t.untyped_storage().data_ptr() == place and place]
-        for tensor in {id(t): t for t in others}.values():
+        place = _place(written)
+        if not place:
+            return place is None
+        alive = [tensor for seen in self.alive.values() if (tensor := seen()) is not None]
+        others = [*(t for t in alive if _place(t) == place), *self._stored_at.get(place, ())]
+        others = [tensor for tensor in others if tensor is not written]
+        for tensor in others:
             old = self.value(tensor)
             if old.parameter is None:
                 new = Value(tuple(tensor.shape), touched=True)
@@ -230,52 +213,19 @@ class _Recorder(TorchFunctionMode):
         return bool(others)
 
 
-# Calls that tell Python of a tensor without its data; whatever else returns no tensor hands data over.
-_METADATA = {
-    *(
-        "size",
-        "dim",
-        "ndimension",
-        "numel",
-        "nelement",
-        "len",
-        "stride",
-        "storage_offset",
-        "element_size",
-        "get_device",
-    ),
-    *("is_contiguous", "is_floating_point", "is_complex", "is_signed", "is_tensor", "is_inference", "is_shared"),
-    *("type", "data_ptr", "has_names", "untyped_storage", "hash", "repr", "format", "is_same_size", "is_pinned"),
-    *("get_device", "result_type"),
-}
-
-
-# Calls whose result is another one each time.
-_RANDOM = {"rand", "randn", "randint", "randperm", "rand_like", "randn_like", "bernoulli", "multinomial", "normal"}
-
-
-def _number(tensor: Tensor, known: bool) -> float | None:
-    if not known or tensor.numel() != 1 or not tensor.is_floating_point():
+def _place(tensor: Tensor) -> int | None:
+    """Where its memory begins; None if it has none of its own."""
+    try:
+        return tensor.untyped_storage().data_ptr()
+    except (RuntimeError, NotImplementedError):
         return None
-    return float(tensor.detach())
-
-
-def _named_tensors(names: dict[nn.Module, str]) -> Iterator[tuple[str, Tensor]]:
-    """Parameters, then buffers, of these modules; what is held twice goes by its first name."""
-    seen = set()
-    for place in ("_parameters", "_buffers"):
-        for module, name in names.items():
-            for key, tensor in getattr(module, place).items():
-                if tensor is not None and id(tensor) not in seen:
-                    seen.add(id(tensor))
-                    yield f"{name}.{key}" if name else key, tensor
 
 
 def capture(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Graph, Any]:
     """Run `model`, which is in eval mode, once; return the graph and the model's output."""
     recorder = _Recorder(model)
     for tensor in tensors_in((args, kwargs)):
-        recorder.value(tensor, Value(tuple(tensor.shape), touched=True))
+        recorder.note(tensor, Value(tuple(tensor.shape), touched=True))
     handles = recorder.watch()
     try:
         with torch.no_grad(), recorder:

@@ -15,6 +15,7 @@ from diffsparse.compact.graph import Graph
 from diffsparse.compact.numbers import write_numbers
 from diffsparse.compact.plan import Kept, Plan
 from diffsparse.compact.planner import make_plan
+from diffsparse.compact.tree import modules_by_name
 from diffsparse.compact.verify import Trials, copied, default_tolerance, same_draws
 from diffsparse.errors import SparsityError, SparsityWarning, require_number, require_whole
 from diffsparse.measure import Measurement, measure
@@ -127,13 +128,16 @@ def compact(
     trials: Trials | None = None
     problem: Exception | None = None
     for attempt in _ATTEMPTS:
-        small = bake(model).eval()
+        small = bake(model)
+        training = any(module.training for module in modules_by_name(small).values())
+        if training:
+            small.eval()
         graph, answer = _recorded(small, example)
         if trials is None:
             limit = default_tolerance(small) if tolerance is None else tolerance
             trials = Trials(example.args, example.kwargs, answer, limit)
             _warn_of_reads(model, graph)
-            _warn_of_idle(small, graph)
+            _warn_of_idle(graph)
         plan, numbers = make_plan(Analysis(graph, round_to=round_to, **attempt), fold)
         if strict and plan.kept:
             raise SparsityError(f"strict=True, but some layers cannot be made narrower:\n{plan}")
@@ -146,7 +150,8 @@ def compact(
             problem = error
             continue
         _warn_if_dead(model, graph)
-        _restore_training(model, small)
+        if training:
+            _restore_training(model, small)
         return Compacted(
             model=cast(Model, small), plan=plan, max_difference=difference, original=model, example=example
         )
@@ -177,16 +182,15 @@ def _warn_of_reads(model: nn.Module, graph: Graph) -> None:
         )
 
 
-def _warn_of_idle(model: nn.Module, graph: Graph) -> None:
+def _warn_of_idle(graph: Graph) -> None:
     called = {call.module for call in graph.calls}
-    used = {value.parameter for node in graph.nodes for value in node.inputs}
-    idle = [
-        name
-        for name, module in model.named_modules()
-        if module not in called
-        and any(True for _ in module.parameters(recurse=False))
-        and not any(f"{name}.{key}" in used for key, _ in module.named_parameters(recurse=False))
-    ]
+    missing = {
+        name: module._parameters
+        for name, module in graph.modules.items()
+        if module not in called and any(parameter is not None for parameter in module._parameters.values())
+    }
+    used = {value.parameter for node in graph.nodes for value in node.inputs} if missing else set()
+    idle = [name for name, held in missing.items() if not any(f"{name}.{key}" in used for key in held)]
     if idle:
         shown = ", ".join(idle[:5]) + (f" and {len(idle) - 5} more" if len(idle) > 5 else "")
         warnings.warn(
@@ -206,6 +210,6 @@ def _warn_if_dead(model: nn.Module, graph: Graph) -> None:
 
 
 def _restore_training(model: nn.Module, small: nn.Module) -> None:
-    flags = {name: module.training for name, module in model.named_modules()}
-    for name, module in small.named_modules():
+    flags = {name: module.training for name, module in modules_by_name(model).items()}
+    for name, module in modules_by_name(small).items():
         module.training = flags.get(name, model.training)

@@ -9,6 +9,8 @@ from torch import Tensor, nn
 
 _ATOMS = frozenset({bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device})
 _COLLECTIONS = frozenset({OrderedDict, dict, set, list})
+# torch gives each module these for itself
+_ITS_OWN = frozenset(vars(nn.Module()))
 
 
 class Duplicate:
@@ -32,19 +34,19 @@ class Duplicate:
     def __call__(self, thing: Any) -> Any:
         """The copy of `thing`."""
         kind = type(thing)
-        if kind in _ATOMS or (kind is tuple and all(type(item) in _ATOMS for item in thing)):
+        if kind in _ATOMS or (kind is tuple and _ATOMS.issuperset(map(type, thing))):
             return thing
         key = id(thing)
         if key in self.made:
             return self.made[key]
-        if kind in _COLLECTIONS and not thing:
+        if kind is nn.Parameter:
+            new = nn.Parameter(thing.clone(), thing.requires_grad)
+        elif kind is Tensor and _owns_its_memory(thing):
+            new = thing.clone()
+        elif kind in _COLLECTIONS and not thing:
             new = kind()
         elif kind is OrderedDict or kind is dict:
             return self._dictionary(thing, kind)
-        elif kind is nn.Parameter:
-            new = nn.Parameter(thing.detach().clone(memory_format=torch.preserve_format), thing.requires_grad)
-        elif kind is Tensor and _owns_its_memory(thing):
-            new = thing.detach().clone(memory_format=torch.preserve_format)
         elif isinstance(thing, nn.Module) and self._is_plain(kind):
             return self._module(thing)
         else:
@@ -64,7 +66,15 @@ class Duplicate:
             return copy.deepcopy(module, self.made)
         new: nn.Module = type(module).__new__(type(module))
         self.made[id(module)] = new
-        made = {key: value if type(value) in _ATOMS else self(value) for key, value in state.items()}
+        made = {}
+        for key, value in state.items():
+            kind = type(value)
+            if kind in _ATOMS:
+                made[key] = value
+            elif key in _ITS_OWN and not value:
+                made[key] = kind()
+            else:
+                made[key] = self(value)
         new.__setstate__(made)  # type: ignore[no-untyped-call]
         return new
 

@@ -9,7 +9,7 @@ from torch import Tensor
 from diffsparse.compact.analyse import Analysis
 from diffsparse.compact.graph import Node, Value
 from diffsparse.compact.plan import LayerPlan, Plan
-from diffsparse.compact.rules.layers import Layer
+from diffsparse.compact.rules.layer import Layer
 
 
 def fold_batch_norms(analysis: Analysis, plan: Plan) -> tuple[Plan, dict[str, tuple[Tensor, Tensor]]]:
@@ -35,7 +35,7 @@ def _pairs(analysis: Analysis) -> list[tuple[Layer, Layer]]:
     found = []
     for _, norm in analysis.layers:
         node = made_by.get(id(norm.input))
-        if norm.pairs.size == 0 and norm.free and node is not None and node.layer is not None:
+        if not norm.mixes and norm.free and node is not None and node.layer is not None:
             front = node.layer
             if _fits(front, norm) and readers[id(norm.input)] == 1:
                 found.append((front, norm))
@@ -48,7 +48,7 @@ def _fits(front: Layer, norm: Layer) -> bool:
     return (
         front.free
         and not front.transposed
-        and front.pairs.size > 0
+        and front.mixes
         and bool(front.rows.any())
         and "running_mean" in norm.tensors
         and np.array_equal(front.rows, between.keep)

@@ -1,10 +1,11 @@
 """What capture records: values, nodes and module calls."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor, nn
 
 Mask = np.ndarray[Any, np.dtype[np.bool_]]
@@ -12,25 +13,23 @@ Mask = np.ndarray[Any, np.dtype[np.bool_]]
 _NO_CHANNELS, _NO_NUMBERS = np.zeros(0, bool), np.zeros(0)
 
 
-@dataclass(eq=False, repr=False)
 class Value:
-    """One tensor of the recorded run, and what is known of its channels."""
+    """One tensor of the recorded run, and what is known of its channels.
 
-    shape: tuple[int, ...]
-    """Shape in the recorded run."""
-    parameter: str | None = None
-    """Qualified name, if it is a parameter or buffer of the model."""
-    known: bool = False
-    """Whether the whole tensor is the same for every input."""
-    touched: bool = False
-    """Whether the recorded run computed it from the model's input."""
-    number: float | None = None
-    """What it holds, if it is a single number that is the same for every input."""
+    Args:
+        shape: in the recorded run.
+        parameter: qualified name, if it is a parameter or buffer of the model.
+        known: whether the whole tensor is the same for every input.
+        touched: whether the recorded run computed it from the model's input.
+        number: what it holds, if it is a single number that was computed and is the same for every input.
+    """
+
+    # what a value starts with lies in the class: there are thousands of them
     axis: int | None = None
     """The dimension whose entries are channels; None where no rule tracks them."""
-    fixed: Mask = field(default_factory=lambda: _NO_CHANNELS)
-    """Channels that are one and the same number everywhere, for every input of every size."""
-    numbers: np.ndarray[Any, np.dtype[np.float64]] = field(default_factory=lambda: _NO_NUMBERS)
+    fixed: Mask = _NO_CHANNELS
+    """Channels that are one and the same number everywhere, for every input of every size; shared, not written to."""
+    numbers: np.ndarray[Any, np.dtype[np.float64]] = _NO_NUMBERS
     """That number, for fixed channels."""
     same_as: "Value | None" = None
     """A value that this one always equals, entry by entry."""
@@ -38,10 +37,25 @@ class Value:
     """For a reshape in progress: the value it comes from, and the channel of that value at every entry."""
     taken_from: "tuple[Value, np.ndarray[Any, np.dtype[np.int64]]] | None" = None
     """For a value that only moves entries of another: that one, and its channel at each channel of this one."""
-    need: Mask = field(default_factory=lambda: _NO_CHANNELS)
+    need: Mask = _NO_CHANNELS
     """Channels whose contents somebody reads."""
-    keep: Mask = field(default_factory=lambda: _NO_CHANNELS)
+    keep: Mask = _NO_CHANNELS
     """Channels that are physically there after compaction."""
+
+    def __init__(
+        self,
+        shape: tuple[int, ...],
+        *,
+        parameter: str | None = None,
+        known: bool = False,
+        touched: bool = False,
+        number: float | None = None,
+    ) -> None:
+        self.shape = shape
+        self.parameter = parameter
+        self.known = known
+        self.touched = touched
+        self.number = number
 
     def __repr__(self) -> str:
         name = self.parameter or ("fixed" if self.known else "value")
@@ -59,16 +73,16 @@ class Value:
 
     def track(self, axis: int, fixed: Mask | None = None, data: Tensor | None = None) -> None:
         """Call `axis` the channel axis; the numbers of fixed channels are read off the recorded `data`."""
-        self.axis = axis
         count = self.shape[axis]
+        self.axis, self.numbers = axis, np.zeros(count)
         self.fixed = np.zeros(count, bool) if fixed is None else fixed
-        self.numbers = np.zeros(count)
-        if not some(self.fixed):
+        if fixed is None or not some(fixed):
             return
-        self.known = self.known or every(self.fixed)
-        if data is not None and data.numel() > 0:
-            first = data.as_strided((count,), (data.stride(axis),))
-            self.numbers = np.where(self.fixed, np.array(first.tolist(), np.float64), 0.0)
+        self.known = self.known or every(fixed)
+        if data is not None and 0 not in self.shape:
+            first = (0,) * axis + (slice(None),) + (0,) * (len(self.shape) - axis - 1)
+            # what lies on another device is not fetched as a whole
+            np.copyto(self.numbers, as_array(data)[first] if data.is_cpu else as_array(data[first]), where=self.fixed)
 
     @property
     def zero(self) -> Mask:
@@ -83,17 +97,17 @@ class Call:
     name: str
     module: nn.Module
     parent: "Call | None"
-    plain: bool = True
-    """Whether it got one argument and no more."""
-    input: Value | None = None
-    """Its first argument, if that is a tensor."""
-    output: Value | None = None
-    """Its result, if that is one tensor."""
-    data: Tensor | None = None
-    """That result for one example, if it is the same for every input."""
-    first_node: int = 0
-    last_node: int = 0
+    first_node: int
+    last_node: int = field(default=0, init=False)
     """Nodes recorded while it ran: from first to last, last excluded."""
+    plain: bool = field(default=True, init=False)
+    """Whether it got one argument and no more."""
+    input: Value | None = field(default=None, init=False)
+    """Its first argument, if that is a tensor."""
+    output: Value | None = field(default=None, init=False)
+    """Its result, if that is one tensor."""
+    data: Tensor | None = field(default=None, init=False)
+    """That result for one example, if it is the same for every input."""
 
     def ancestors(self) -> "Iterator[Call]":
         """This call and those around it, innermost first."""
@@ -103,39 +117,54 @@ class Call:
             call = call.parent
 
 
-@dataclass(eq=False)
 class Node:
-    """One operation of the recorded run."""
+    """One operation of the recorded run.
 
-    op: str
-    """Canonical name: `relu`, `add`, `conv2d`, ..."""
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
-    """Arguments as given, tensors replaced by their values."""
-    inputs: list[Value]
-    """Every tensor among the arguments."""
-    outputs: list[Value]
-    result: Any
-    """What it returned in the recorded run; dropped once facts are derived."""
-    call: Call | None
-    """Innermost module call around it."""
+    Args:
+        op: canonical name: `relu`, `add`, `conv2d`, ...
+        args: arguments as given, tensors replaced by their values.
+        kwargs: the same for those given by name.
+        inputs: every tensor among the arguments.
+        outputs: every tensor that it made.
+        result: what it returned in the recorded run; dropped once facts are derived.
+        call: innermost module call around it.
+        rule: the rule that describes it.
+    """
+
     redo: Callable[[Tensor], Any] | None = None
     """The operation again, on another first operand."""
     rigid: bool = False
     """Whether it must see the original width, because it was given sizes."""
     layer: Any = None
     """The layer that it is, for operations with weights."""
-    rule: Any = None
-    """The rule that describes it."""
-    operands: list[Any] = field(default_factory=list)
+    operands: Sequence[Any] = ()
     """What the rule of a pointwise operation found out of its inputs."""
     reason: str = ""
     """Why its operands are kept at full width, if they are."""
+    output: Value
+    """The only output, or the first of several."""
 
-    @property
-    def output(self) -> Value:
-        """The only output."""
-        return self.outputs[0]
+    def __init__(
+        self,
+        op: str,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        inputs: list[Value],
+        outputs: list[Value],
+        result: Any,
+        call: Call | None,
+        rule: Any = None,
+    ) -> None:
+        self.op = op
+        self.args = args
+        self.kwargs = kwargs
+        self.inputs = inputs
+        self.outputs = outputs
+        self.result = result
+        self.call = call
+        self.rule = rule
+        if outputs:
+            self.output = outputs[0]
 
 
 @dataclass(eq=False)
@@ -149,6 +178,8 @@ class Graph:
     """Tensors that the model returned."""
     tensors: dict[str, Tensor]
     """Parameters and buffers by name."""
+    modules: dict[str, nn.Module] = field(default_factory=dict)
+    """Modules by name."""
 
     def call_counts(self) -> dict[nn.Module, int]:
         """How often each module was called."""
@@ -159,13 +190,18 @@ class Graph:
 
 
 def some(mask: Mask) -> bool:
-    """Whether any channel is chosen; several times as quick as `mask.any()`, and asked for each node many times."""
-    return bool(np.count_nonzero(mask))
+    """Whether any channel is chosen; many times as quick as `mask.any()`, and asked for each node many times."""
+    return 1 in mask.tobytes()
 
 
 def every(mask: Mask) -> bool:
     """Whether all channels are chosen."""
-    return bool(np.count_nonzero(mask) == mask.size)
+    return 0 not in mask.tobytes()
+
+
+def how_many(mask: Mask) -> int:
+    """How many channels are chosen."""
+    return mask.tobytes().count(1)
 
 
 def all_channels(count: int | tuple[int, ...]) -> Mask:
@@ -173,6 +209,16 @@ def all_channels(count: int | tuple[int, ...]) -> Mask:
     return np.ones(count, bool)
 
 
+def single_number(tensor: Tensor) -> float | None:
+    """What a tensor of one number holds."""
+    return float(tensor.detach()) if tensor.numel() == 1 and tensor.is_floating_point() else None
+
+
+def as_array(tensor: Tensor) -> np.ndarray[Any, Any]:
+    """The tensor for numpy, which shares its memory where it can and does not know bfloat16."""
+    return np.asarray((tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy(force=True))
+
+
 def as_mask(tensor: Tensor) -> Mask:
     """Where a tensor is not zero, as a mask."""
-    return np.asarray(tensor.bool().numpy(force=True))
+    return np.asarray(as_array(tensor) != 0)

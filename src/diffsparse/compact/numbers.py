@@ -31,17 +31,16 @@ class Numbers:
 @torch.no_grad()
 def write_numbers(model: nn.Module, numbers: Numbers) -> None:
     """Write them into a model that the plan was applied to."""
-    modules = dict(model.named_modules())
     for name, extra in numbers.bias.items():
-        bias = modules[name].bias
+        bias = model.get_submodule(name).bias
         assert isinstance(bias, Tensor)
         bias.copy_(bias.double() + extra.to(bias.device))
     for name, (scale, shift) in numbers.affine.items():
-        _take_over(modules[name], scale, shift)
+        _take_over(model.get_submodule(name), scale, shift)
     for name, fill in numbers.fill.items():
-        modules[name].get_buffer(FILL).copy_(fill)
+        model.get_submodule(name).get_buffer(FILL).copy_(fill)
     for name, constant in numbers.constant.items():
-        stand_in = modules[name]
+        stand_in = model.get_submodule(name)
         assert isinstance(stand_in, Constant | ConstantMap)
         (stand_in.map if isinstance(stand_in, ConstantMap) else stand_in.numbers).copy_(constant)
 

@@ -9,10 +9,11 @@ from torch import nn
 
 from diffsparse.compact.analyse import Analysis
 from diffsparse.compact.fold import fold_batch_norms
-from diffsparse.compact.graph import Call, Graph, Mask, Node, every, some
+from diffsparse.compact.graph import Call, Graph, Mask, Node, every, how_many, some
 from diffsparse.compact.numbers import Numbers
 from diffsparse.compact.plan import Kept, LayerPlan, Plan, TensorSlice
-from diffsparse.compact.rules.layers import Layer, fold_into_bias
+from diffsparse.compact.rules.layer import Layer
+from diffsparse.compact.rules.layers import fold_into_bias
 from diffsparse.compact.rules.pointwise import Pointwise
 from diffsparse.nn.weighted_sum import WeightedSum
 
@@ -37,7 +38,7 @@ def make_plan(analysis: Analysis, fold: bool = False) -> tuple[Plan, Numbers]:
             _add_slices(tensors, layer, analysis.graph)
             owner = layer.tensors.get("weight", "").rpartition(".")[0]
             if owner and not (layer.rows.all() and layer.columns.all()):
-                inputs = _pair(layer.columns) if layer.pairs.size else None
+                inputs = _pair(layer.columns) if layer.mixes else None
                 layers[owner] = LayerPlan(what="sliced", inputs=inputs, outputs=_pair(layer.rows))
         elif some(layer.rows):
             _plan_layer(node, layer, analysis.graph, tensors, layers, numbers)
@@ -91,11 +92,11 @@ def _inside(name: str, gone: set[str]) -> bool:
 
 
 def _pair(mask: Mask) -> tuple[int, int]:
-    return len(mask), int(np.count_nonzero(mask))
+    return len(mask), how_many(mask)
 
 
 def _indices(mask: Mask) -> list[int]:
-    found: list[int] = np.flatnonzero(mask).tolist()
+    found: list[int] = mask.nonzero()[0].tolist()
     return found
 
 
@@ -121,7 +122,7 @@ def _plan_layer(
     assert layer.call is not None
     name, out = layer.call.name, node.output
     present = layer.input.keep if layer.input.axis is not None else np.ones_like(layer.columns)
-    extra = fold_into_bias(layer, graph.tensors[layer.tensors["weight"]]) if layer.pairs.size else None
+    extra = fold_into_bias(layer, graph.tensors[layer.tensors["weight"]]) if layer.mixes else None
     folds = extra is not None and bool(extra[layer.rows].any())
     select, expand = _positions(layer.columns, present), _positions(layer.rows, out.keep)
     _add_slices(tensors, layer, graph)
@@ -134,11 +135,11 @@ def _plan_layer(
         return
     layers[name] = LayerPlan(
         what="ragged" if layer.ragged else "sliced",
-        inputs=_pair(layer.columns) if layer.pairs.size else None,
+        inputs=_pair(layer.columns) if layer.mixes else None,
         outputs=_pair(layer.rows),
         select=select,
         expand=expand,
-        width=int(np.count_nonzero(out.keep)),
+        width=how_many(out.keep),
         dim=_channel_dim(node),
         adds_bias=folds and "bias" not in layer.tensors,
         groups=_live_groups(layer) if layer.groups > 1 else None,
@@ -152,7 +153,7 @@ def _plan_constant(node: Node, layer: Layer, layers: dict[str, LayerPlan], numbe
     layers[name] = LayerPlan(
         what="constant",
         outputs=_pair(out.keep),
-        width=int(out.keep.sum()),
+        width=how_many(out.keep),
         dim=_channel_dim(node),
         window=_window(layer.call.module),
         transposed=layer.transposed,
@@ -192,7 +193,7 @@ def _add_slices(tensors: dict[str, TensorSlice], layer: Layer, graph: Graph) -> 
             tensors[name] = replace(_grouped_slice(layer), shape=shape)
             continue
         cut = rows
-        if role == "weight" and layer.pairs.size:
+        if role == "weight" and layer.mixes:
             across = {} if every_column else {1: _indices(layer.columns)}
             # dimension 0 first, whichever of the two it is
             cut = {**rows, **across}
@@ -217,9 +218,11 @@ def _kept(analysis: Analysis) -> tuple[Kept, ...]:
     reasons: dict[str, list[str]] = {}
     for node in analysis.nodes:
         reason = node.rule.refusal(node)
+        if not reason:
+            continue
         pins = any(v.axis is not None or v.labels is not None for v in node.inputs)
         owns = any(v.parameter is not None for v in node.inputs) and any(v.touched for v in node.inputs)
-        if reason and (pins or owns):
+        if pins or owns:
             known = reasons.setdefault(node.call.name if node.call is not None else "", [])
             if reason not in known:
                 known.append(reason)

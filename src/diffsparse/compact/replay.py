@@ -4,9 +4,10 @@ from typing import TypeVar, cast
 
 from torch import nn
 
-from diffsparse.compact.apply import shrink_in_place
+from diffsparse.compact.apply import held, shrink_in_place
 from diffsparse.compact.bake import bake, check_model
 from diffsparse.compact.plan import Plan
+from diffsparse.compact.tree import modules_by_name
 from diffsparse.errors import SparsityError
 
 Model = TypeVar("Model", bound=nn.Module)
@@ -37,7 +38,7 @@ def apply_plan(model: Model, plan: Plan) -> Model:
     if not isinstance(plan, Plan):
         raise SparsityError(f"plan must be a Plan, read by Plan.from_json or from a Compacted; got {plan!r:.50}")
     small = bake(check_model(model))
-    _check_shapes(small, plan)
+    _check_fits(small, plan)
     try:
         return cast(Model, shrink_in_place(small, plan))
     except SparsityError:
@@ -46,11 +47,26 @@ def apply_plan(model: Model, plan: Plan) -> Model:
         raise SparsityError(f"the plan cannot be applied to {type(model).__name__}: {error}") from error
 
 
-def _check_shapes(model: nn.Module, plan: Plan) -> None:
-    tensors = dict([*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)])
+def _check_fits(model: nn.Module, plan: Plan) -> None:
+    modules, kind = modules_by_name(model), type(model).__name__
+    for name in plan.layers:
+        if name not in modules:
+            raise SparsityError(f"the plan changes '{name}', which {kind} does not have")
     for name, kept in plan.tensors.items():
-        if kept.shape is not None and name in tensors and list(tensors[name].shape) != kept.shape:
+        owner, _, key = name.rpartition(".")
+        tensor = held(modules[owner], key) if owner in modules else None
+        if tensor is None:
+            raise SparsityError(f"the plan slices '{name}', which {kind} does not have")
+        if kept.shape is not None and list(tensor.shape) != kept.shape:
             raise SparsityError(
                 f"the plan was made for '{name}' of shape {tuple(kept.shape)}, "
-                f"which has shape {tuple(tensors[name].shape)} in this {type(model).__name__}"
+                f"which has shape {tuple(tensor.shape)} in this {kind}"
             )
+        for dim, chosen in kept.dims.items():
+            size = tensor.shape[dim] if dim < tensor.dim() else 0
+            # rising, so that the last is the largest
+            if chosen and chosen[-1] >= size:
+                raise SparsityError(
+                    f"the plan keeps entry {chosen[-1]} of dimension {dim} of '{name}', "
+                    f"which has shape {tuple(tensor.shape)}"
+                )

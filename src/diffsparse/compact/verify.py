@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from diffsparse.compact.capture import tensors_in
+from diffsparse.compact.tree import modules_by_name
 from diffsparse.errors import SparsityError
 
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4, torch.bfloat16: 5e-2, torch.float16: 1e-2}
@@ -16,7 +17,8 @@ TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4, torch.bfloat16: 5e-2, tor
 
 def default_tolerance(model: nn.Module) -> float:
     """What float rounding may change, relative to the largest output, for the dtype of the model."""
-    dtypes = {p.dtype for p in model.parameters() if p.is_floating_point()}
+    held = [p for module in modules_by_name(model).values() for p in module._parameters.values() if p is not None]
+    dtypes = {p.dtype for p in held if p.is_floating_point()}
     return max((TOLERANCE.get(dtype, 1e-4) for dtype in dtypes), default=1e-4)
 
 
@@ -119,10 +121,12 @@ def _trials(example: Any, any_size: bool) -> Iterator[Any]:
     """Inputs to try, those that show most first; a smaller size than the example's is as good as a larger one."""
     generator = torch.Generator().manual_seed(0)
     if any_size:
-        for changed in (_one_more(_resized(example, _half)), _resized(example, _half), _one_more(_resized(example))):
-            yield random_like(changed, generator)
-    for changed in (_one_more(example), example):
-        yield random_like(changed, generator)
+        yield random_like(_one_more(_resized(example, _quarter)), generator)
+        yield random_like(_one_more(_resized(example, _half)), generator)
+        yield random_like(_resized(example, _half), generator)
+        yield random_like(_one_more(_resized(example)), generator)
+    yield random_like(_one_more(example), generator)
+    yield random_like(example, generator)
     # for a model that does not take any numbers
     if any_size:
         yield _one_more(_resized(example))
@@ -148,8 +152,10 @@ def _answer(model: nn.Module, trial: Any) -> Any:
 @contextmanager
 def same_draws() -> Iterator[None]:
     """No gradients, and the same random numbers each time; afterwards the random state is what it was."""
+    # torch.manual_seed takes its time to leave a note for devices that are not there
+    seed = torch.manual_seed if torch.accelerator.is_available() else torch.default_generator.manual_seed
     with torch.no_grad(), torch.random.fork_rng():
-        torch.manual_seed(0)
+        seed(0)
         yield
 
 
@@ -167,6 +173,10 @@ def _run(model: nn.Module, trial: Any) -> Any:
 def _one_more(thing: Any) -> Any:
     """The first sample once more behind the others."""
     return _each_tensor(lambda tensor: torch.cat([tensor, tensor[:1]]) if tensor.dim() > 0 else tensor, thing)
+
+
+def _quarter(size: int) -> int:
+    return size // 4 + 1 if size > 8 else _half(size)
 
 
 def _half(size: int) -> int:

@@ -80,7 +80,7 @@ def unite(values: list[Value]) -> bool:
 
 def widen(value: Value, mask: Mask) -> bool:
     """These channels of `value`, too, are physically there."""
-    if not some(mask & ~value.keep):
+    if not some(mask > value.keep):
         return False
     value.keep |= mask
     return True
@@ -90,7 +90,9 @@ def argument(node: Node, position: int, name: str, default: Any = None) -> Any:
     """An argument of the recorded call, given by position, by name or by the name that numpy has for it."""
     if len(node.args) > position:
         return node.args[position]
-    return node.kwargs.get(name, node.kwargs.get(_NUMPY_NAMES.get(name, name), default))
+    if name in node.kwargs:
+        return node.kwargs[name]
+    return node.kwargs.get(_NUMPY_NAMES.get(name, name), default)
 
 
 _NUMPY_NAMES = {"dim": "axis", "keepdim": "keepdims", "input": "x"}

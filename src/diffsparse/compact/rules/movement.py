@@ -1,7 +1,5 @@
 """Operators that only move entries: reshapes, transposes, slices, chunks, shuffles."""
 
-from typing import Any
-
 import numpy as np
 import torch
 from torch import Tensor
@@ -116,8 +114,7 @@ class PixelShuffle(Rule):
 
 def names_sizes(node: Node) -> bool:
     """Whether a reshape was given sizes that may be written in the user's code."""
-    given: list[Any] = [*node.args[1:], *node.kwargs.values()]
-    return node.op in {"view", "reshape", "unflatten", "expand"} and bool(given)
+    return node.op in {"view", "reshape", "unflatten", "expand"} and (len(node.args) > 1 or bool(node.kwargs))
 
 
 OPERATORS: dict[str, Rule] = {

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from diffsparse.compact.graph import Graph, Mask, Node, Value
+from diffsparse.compact.graph import Graph, Mask, Node, Value, every, single_number
 from diffsparse.compact.rules.base import Rule, numbers_along, pin, read_all, unite
 
 
@@ -19,31 +19,48 @@ class Operand:
     """Its dimension that lies along the channels; None if it is broadcast over them."""
 
 
+def _common_axis(values: list[Value]) -> int | None:
+    """Where the channels of all these values lie, counted from the end; None if they do not lie along one dimension."""
+    common = None
+    for value in values:
+        if value.labels is not None:
+            return None
+        if value.axis is not None:
+            axis = value.axis - len(value.shape)
+            if common is not None and axis != common:
+                return None
+            common = axis
+    return common
+
+
+def _is_zero(value: Value) -> bool:
+    return value.axis is not None and every(value.fixed) and not value.numbers.any()
+
+
 class Pointwise(Rule):
     """One channel of the result reads the same channel of every operand."""
 
     reason = "operands whose channels lie along different dimensions"
 
     def facts(self, node: Node, graph: Graph) -> bool:
-        if not isinstance(node.result, Tensor) or node.output.labels is not None:
-            return False
-        axes = {v.axis - len(v.shape) for v in node.inputs if v.axis is not None}
-        if len(axes) != 1 or any(v.labels is not None for v in node.inputs):
-            return False
         out = node.output
-        axis = axes.pop() + len(out.shape)
+        from_the_end = _common_axis(node.inputs)
+        if from_the_end is None or not isinstance(node.result, Tensor) or out.labels is not None:
+            return False
+        axis = from_the_end + len(out.shape)
         if axis < 0:
             return False
         node.operands = self.operands(node, axis)
-        if any(not self._aligned(operand) for operand in node.operands):
-            return False
+        for operand in node.operands:
+            if not self._aligned(operand):
+                return False
         out.track(axis, self._fixed(node, graph, out.shape[axis]), node.result)
         if takes_number(node.op, node.args, node.kwargs):
             # what the number makes of a zero is known if it is zero again
             zeros = np.logical_and.reduce(
                 [v.zero for v in node.inputs if v.axis is not None and v.channels == out.channels]
             )
-            out.fixed &= (out.numbers == 0) & zeros
+            out.fixed = out.fixed & (out.numbers == 0) & zeros
             out.known = out.known and bool(out.fixed.all())
         self._note_equal(node, graph)
         return True
@@ -64,14 +81,16 @@ class Pointwise(Rule):
         return operand.dim is None or value.axis == operand.dim or value.parameter is not None
 
     def _fixed(self, node: Node, graph: Graph, count: int) -> Mask:
-        fixed, vanishing = np.ones(count, bool), None
+        fixed: Any = None
+        vanishing: Any = False
         for position, operand in enumerate(node.operands):
             constant, numbers = self._constant(operand, graph)
-            fixed &= constant
+            fixed = constant if fixed is None else fixed & constant
             if node.op == "mul" or (node.op == "div" and position == 0):
-                zero = constant & (numbers == 0)
-                vanishing = zero if vanishing is None else vanishing | zero
-        return fixed if vanishing is None else np.asarray(fixed | vanishing)
+                vanishing = vanishing | (constant & (numbers == 0))
+        if vanishing is not False:
+            fixed = fixed | vanishing
+        return np.asarray(fixed if np.shape(fixed) == (count,) else np.full(count, fixed))
 
     @staticmethod
     def _constant(operand: Operand, graph: Graph) -> tuple[Any, Any]:
@@ -79,11 +98,13 @@ class Pointwise(Rule):
         value = operand.value
         if value.axis is not None:
             return value.fixed, value.numbers
-        if value.number is not None:
-            return True, value.number
-        if value.parameter is None or operand.dim is None:
+        stored = graph.tensors[value.parameter] if value.parameter is not None else None
+        number = value.number if stored is None else single_number(stored)
+        if number is not None:
+            return True, number
+        if stored is None or operand.dim is None:
             return False, 0.0
-        return numbers_along(graph.tensors[value.parameter], operand.dim)
+        return numbers_along(stored, operand.dim)
 
     @staticmethod
     def _note_equal(node: Node, graph: Graph) -> None:
@@ -91,9 +112,9 @@ class Pointwise(Rule):
         if node.op not in {"add", "sub"} or len(node.args) != 2 or node.kwargs or len(node.inputs) != 2:
             return
         first, second = node.inputs
-        if second.axis is not None and second.zero.all() and first.shape == node.output.shape:
+        if _is_zero(second) and first.shape == node.output.shape:
             node.output.same_as = first
-        elif node.op == "add" and first.axis is not None and first.zero.all() and second.shape == node.output.shape:
+        elif node.op == "add" and _is_zero(first) and second.shape == node.output.shape:
             node.output.same_as = second
 
     def needs(self, node: Node) -> None:
@@ -150,90 +171,29 @@ _TAKE_NUMBERS = {
 }
 
 
+_NUMBERS = (int, float)
+
+
 def takes_number(op: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """Whether a number from the user's code goes in, which may come from the size of the input or from its data."""
-    return op in _TAKE_NUMBERS and any(isinstance(arg, int | float) for arg in [*args, *kwargs.values()])
+    return op in _TAKE_NUMBERS and any(isinstance(arg, _NUMBERS) for arg in [*args, *kwargs.values()])
 
 
 POINTWISE = Pointwise()
 IDENTITY = Identity()
 
+_ENTRY_BY_ENTRY = [
+    *("relu", "relu6", "elu", "selu", "celu", "gelu", "silu", "mish", "hardswish", "hardsigmoid", "hardtanh"),
+    *("leaky_relu", "softplus", "softsign", "tanh", "sigmoid", "log_sigmoid", "tanhshrink", "hardshrink"),
+    *("softshrink", "threshold", "exp", "log", "abs", "neg", "sqrt", "square", "rsqrt", "reciprocal", "pow"),
+    *("rpow", "clamp", "clip", "clamp_min", "clamp_max", "erf", "expand_as", "where", "masked_fill", "lerp"),
+    *("addcmul", "gt", "ge", "lt", "le", "eq", "ne", "logical_and", "logical_or", "logical_not", "sign"),
+    *("log1p", "expm1", "sin", "cos", "add", "sub", "rsub", "mul", "div", "rdiv", "rtruediv", "maximum"),
+    *("minimum", "float", "double", "half", "bfloat16", "to", "type"),
+]
+
 OPERATORS: dict[str, Rule] = {
-    **dict.fromkeys(
-        [
-            "relu",
-            "relu6",
-            "elu",
-            "selu",
-            "celu",
-            "gelu",
-            "silu",
-            "mish",
-            "hardswish",
-            "hardsigmoid",
-            "hardtanh",
-            "leaky_relu",
-            "softplus",
-            "softsign",
-            "tanh",
-            "sigmoid",
-            "log_sigmoid",
-            "tanhshrink",
-            "hardshrink",
-            "softshrink",
-            "threshold",
-            "exp",
-            "log",
-            "abs",
-            "neg",
-            "sqrt",
-            "square",
-            "rsqrt",
-            "reciprocal",
-            "pow",
-            "rpow",
-            "clamp",
-            "clip",
-            "clamp_min",
-            "clamp_max",
-            "erf",
-            "expand_as",
-            "where",
-            "masked_fill",
-            "lerp",
-            "addcmul",
-            "gt",
-            "ge",
-            "lt",
-            "le",
-            "eq",
-            "ne",
-            "logical_and",
-            "logical_or",
-            "logical_not",
-            "sign",
-            "log1p",
-            "expm1",
-            "sin",
-            "cos",
-            "add",
-            "sub",
-            "rsub",
-            "mul",
-            "div",
-            "rdiv",
-            "rtruediv",
-            "maximum",
-            "minimum",
-            "float",
-            "double",
-            "half",
-            "bfloat16",
-            "to",
-            "type",
-        ],
-        POINTWISE,
-    ),
+    **dict.fromkeys(_ENTRY_BY_ENTRY, POINTWISE),
     **dict.fromkeys(
         ["dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "contiguous", "clone", "detach"], IDENTITY
     ),
