@@ -103,3 +103,17 @@ def test_gates_fold_too() -> None:
     small = ds.compact(ds.sparsify(tiny(nn.ReLU(), dead=[0, 5])), X, fold=True).model
     assert norms(small) == []
     assert same(model, small, OTHER)
+
+
+def test_a_batch_norm_in_a_component_that_leaves_is_not_folded() -> None:
+    torch.manual_seed(0)
+    dead = nn.Sequential(nn.Conv2d(3, 3, 1), nn.BatchNorm2d(3))
+    live = nn.Sequential(nn.Conv2d(3, 3, 1), nn.BatchNorm2d(3))
+    total = ds.SparseSum([live, dead])
+    with torch.no_grad():
+        total.gate = ds.SignedGate.from_values(torch.tensor([0.8, 0.0]))
+    model = nn.Sequential(total, nn.Conv2d(3, 2, 1)).eval()
+    x = torch.randn(2, 3, 5, 5)
+    small = ds.compact(model, x, fold=True)
+    torch.testing.assert_close(small.model(x), model(x), atol=1e-5, rtol=1e-5)
+    assert not any(isinstance(module, nn.BatchNorm2d) for module in small.model.modules())

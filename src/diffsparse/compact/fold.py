@@ -11,6 +11,8 @@ from diffsparse.compact.graph import Node, Value
 from diffsparse.compact.plan import LayerPlan, Plan
 from diffsparse.compact.rules.layer import Layer
 
+_GONE = {"removed", "identity", "constant", "map"}
+
 
 def fold_batch_norms(analysis: Analysis, plan: Plan) -> tuple[Plan, dict[str, tuple[Tensor, Tensor]]]:
     """A plan in which batch norms that can be folded are; and the scale and shift each layer takes over."""
@@ -20,11 +22,20 @@ def fold_batch_norms(analysis: Analysis, plan: Plan) -> tuple[Plan, dict[str, tu
         assert front.call is not None
         assert norm.call is not None
         before, after = front.call.name, norm.call.name
+        if _is_gone(before, plan) or _is_gone(after, plan):
+            continue
         bare = LayerPlan(what="sliced", outputs=(len(front.rows), int(front.rows.sum())))
         layers[before] = replace(layers.get(before, bare), adds_bias="bias" not in front.tensors)
         layers[after] = replace(layers.get(after, LayerPlan(what="folded")), what="folded")
         affine[before] = _affine(analysis, norm)
     return replace(plan, layers=layers), affine
+
+
+def _is_gone(name: str, plan: Plan) -> bool:
+    """Whether the layer, or something that it lies in, leaves the module tree."""
+    parts = name.split(".")
+    holders = (".".join(parts[:length]) for length in range(1, len(parts) + 1))
+    return any(plan.layers[holder].what in _GONE for holder in holders if holder in plan.layers)
 
 
 def _pairs(analysis: Analysis) -> list[tuple[Layer, Layer]]:
