@@ -10,18 +10,19 @@ repeated.
 
 import argparse
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
+from diffsparse.cli.demo_traffic import traffic_recipe
 from diffsparse.cli.training_bar import TrainingBar
-from diffsparse.train import Hardware, Optimisation, Recipe, Sparsifying, run
+from diffsparse.train import Recipe, run
+from diffsparse.train.config import Method
 
 RESULTS = Path(__file__).parent / "results"
-WIDTH = 32
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,28 +46,18 @@ SIZES = {
 }
 
 
-def recipe(data: str, root: Path | None, method: str, strength: float, seed: int) -> Recipe:
+def recipe(data: str, root: Path | None, method: Method, strength: float, seed: int) -> Recipe:
     """One run."""
     size = SIZES[data]
-    return Recipe(
-        model="traffic-gcn",
-        arguments=json.dumps({"width": WIDTH}),
+    made = traffic_recipe(method, size.epochs, strength, seed)
+    delay = size.delay_epochs if method == "ds" else 0
+    return replace(
+        made,
         data=data,
         data_root=root,
-        epochs=size.epochs,
         batch_size=size.batch_size,
-        seed=seed,
-        # gates have the larger rate: every entry of a 207 x 207 graph starts at 1/207 and has far to go
-        optimisation=Optimisation(
-            optimizer="adam", learning_rate=2e-3, gate_rate=5.0, weight_decay=0.0, schedule="steps",
-            milestones=(0.8, 0.9), factor=0.5,
-        ),
-        sparsifying=Sparsifying(
-            method=method, norm="lp" if method == "ds" else "l1", strength=strength,
-            delay_epochs=size.delay_epochs if method == "ds" else 0,
-        ),
-        hardware=Hardware(threads=1),
-    )  # fmt: skip
+        sparsifying=replace(made.sparsifying, delay_epochs=delay),
+    )
 
 
 def median_run(results: list[dict[str, Any]]) -> dict[str, Any]:

@@ -111,16 +111,17 @@ def test_bad_input_exits_with_two_and_one_sentence(
     assert errors.count("\n") == 1
 
 
+@pytest.mark.parametrize("words", [["demo"], ["demo", "traffic"]], ids=["digits", "traffic"])
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), StoppedError(signal.SIGINT)], ids=["at once", "after a step"])
 def test_ctrl_c_stops_quietly(
-    error: BaseException, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    error: BaseException, words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def interrupted(*_: object, **__: object) -> None:
         raise error
 
     monkeypatch.setattr("diffsparse.cli.demo_runs.run", interrupted)
     with pytest.raises(SystemExit) as stopped:
-        main(["demo"])
+        main(words)
     assert stopped.value.code == 130
     assert capsys.readouterr().err == "diffsparse: stopped\n"
 

@@ -4,7 +4,6 @@ import dataclasses
 import io
 import json
 import re
-import signal
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +15,7 @@ import torch
 from diffsparse.cli.demo_traffic import METHODS, traffic_recipe
 from diffsparse.cli.main import main
 from diffsparse.data.traffic import Speeds, TrafficDataSet, traffic_data
-from diffsparse.train import Sparsifying, StoppedError
+from diffsparse.train import Sparsifying
 from tests.train.examples import RUN_MODULE
 
 NODES = 6
@@ -170,17 +169,3 @@ def test_each_demo_has_its_help(words: list[str], named: str, capsys: pytest.Cap
         main([*words, "--help"])
     assert stopped.value.code == 0
     assert named in capsys.readouterr().out
-
-
-@pytest.mark.parametrize("error", [KeyboardInterrupt(), StoppedError(signal.SIGINT)], ids=["at once", "after a step"])
-def test_ctrl_c_stops_quietly(
-    error: BaseException, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def interrupted(*_: object, **__: object) -> None:
-        raise error
-
-    monkeypatch.setattr("diffsparse.cli.demo_runs.run", interrupted)
-    with pytest.raises(SystemExit) as stopped:
-        main(["demo", "traffic"])
-    assert stopped.value.code == 130
-    assert capsys.readouterr().err == "diffsparse: stopped\n"

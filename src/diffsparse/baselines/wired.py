@@ -82,33 +82,33 @@ class WiredProximal(Wired):
 
 
 @dataclass(frozen=True, kw_only=True)
-class WiredLargest(Wired):
+class _WiredCount(Wired):
+    """Every stage has the same share of its usable edges, throughout."""
+
+    target: float
+    """Share of edges that are zero."""
+
+    def __post_init__(self) -> None:
+        require_number("target", self.target, low=0, high=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class WiredLargest(_WiredCount):
     """Discovering Neural Wirings: in each pass the largest edges of a stage are there, so many that `target` are not.
 
     Every stage keeps the same share of its usable edges, and exactly so many throughout.
     """
 
-    target: float
-    """Share of edges that are zero."""
     update: bool = True
     """Whether the gradient flows to the edges that are not there, too."""
-
-    def __post_init__(self) -> None:
-        require_number("target", self.target, low=0, high=1)
 
     def edges(self, shape: StageShape) -> Edges:
         return LargestEdges(shape, kept_edges(shape, self.target), update=self.update)
 
 
 @dataclass(frozen=True, kw_only=True)
-class WiredRandom(Wired):
+class WiredRandom(_WiredCount):
     """A random graph that stays: every stage draws as many edges as `WiredLargest` would keep, and trains these."""
-
-    target: float
-    """Share of edges that are zero."""
-
-    def __post_init__(self) -> None:
-        require_number("target", self.target, low=0, high=1)
 
     def edges(self, shape: StageShape) -> Edges:
         return RandomEdges(shape, kept_edges(shape, self.target))

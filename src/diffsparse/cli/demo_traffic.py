@@ -40,7 +40,7 @@ def traffic_recipe(method: Method, epochs: int, strength: float, seed: int) -> R
         epochs=epochs,
         batch_size=32,
         seed=seed,
-        # gates have the larger rate: every entry starts at 1/40 and has far to go
+        # gates have the larger rate: every entry of n nodes starts at 1/n and has far to go
         optimisation=Optimisation(
             optimizer="adam",
             learning_rate=2e-3,

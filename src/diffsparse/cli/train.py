@@ -1,6 +1,5 @@
 """`diffsparse train`: from a configuration to a compact network."""
 
-import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -14,6 +13,7 @@ from diffsparse.cli.table import results_table
 from diffsparse.cli.training_bar import TrainingBar
 from diffsparse.cli.wide import wide_console
 from diffsparse.train import Recipe, StoppedError, read_recipe, run
+from diffsparse.train.processes import own_rank
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,6 +72,6 @@ def run_train(config: Train) -> None:
             # as a shell reports a program that a signal ended
             sys.exit(128 + stopped.signal)
     # of several processes only the first has something to say
-    if int(os.environ.get("RANK", "0")) == 0:
+    if own_rank() == 0:
         console.print(results_table({config.folder.name: result}))
         console.print(f"files in {config.folder}", markup=False, soft_wrap=True)

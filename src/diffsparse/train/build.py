@@ -22,11 +22,11 @@ def build_model(name: str, arguments: str, data: DataSet, seed: int, method: Met
     """
     torch.manual_seed(seed)
     keywords = parse_arguments(arguments)
-    if name == "traffic-gcn" and not isinstance(data, TrafficDataSet):
-        raise SparsityError(f"traffic-gcn forecasts speeds on roads, which {data.name} does not hold")
     if method == "given-map" and name != "traffic-gcn":
         raise SparsityError(f"method given-map is about the graph of traffic-gcn, which {name} has not")
-    if isinstance(data, TrafficDataSet) and name == "traffic-gcn":
+    if name == "traffic-gcn":
+        if not isinstance(data, TrafficDataSet):
+            raise SparsityError(f"traffic-gcn forecasts speeds on roads, which {data.name} does not hold")
         keywords = _graph_keywords(data, method) | keywords
         model: nn.Module = TrafficGCN(**keywords)
     elif ":" not in name:

@@ -69,10 +69,15 @@ class Processes:
         return DistributedDataParallel(model, device_ids=[self.device] if self.device.type == "cuda" else None)
 
 
+def own_rank() -> int:
+    """The number that torchrun gave this process; 0 if it is alone."""
+    return int(os.environ.get("RANK", "0"))
+
+
 @contextmanager
 def joined(hardware: Hardware) -> Iterator[Processes]:
     """The processes that torchrun started, or this one alone; leaves the group and gives threads back at the end."""
-    world, rank = int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("RANK", "0"))
+    world, rank = int(os.environ.get("WORLD_SIZE", "1")), own_rank()
     local = int(os.environ.get("LOCAL_RANK", "0"))
     device = _device(hardware.device, local)
     with threads(hardware.threads):
