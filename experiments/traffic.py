@@ -2,7 +2,7 @@
 
     python experiments/traffic.py los-loop --data-root DIR
 
-Baseline I is given the map, II reads every pair of nodes, ours learns a sparse graph at two strengths. Five runs each
+Baseline I is given the map, II reads every pair of nodes, ours learns a sparse graph at several strengths. Five runs each
 (three on the synthetic roads); of each run the epoch that is best on the validation part counts, of all runs the median
 by test error. Writes experiments/results/traffic-DATA.json, which docs/graphs.md quotes. A finished run is not
 repeated.
@@ -34,15 +34,15 @@ class Size:
     """The fewer windows there are, the smaller: what counts is the number of steps."""
     delay_epochs: int
     """Of ours: an entry must have shown its worth before lambda asks for it."""
-    strengths: tuple[float, float]
+    strengths: tuple[float, ...]
     seeds: int = 5
 
 
 # A small lambda and many steps: a larger one drops entries faster than their gradients can tell which ones matter.
 SIZES = {
     "synthetic-roads": Size(epochs=300, batch_size=32, delay_epochs=30, strengths=(6e-6, 1.2e-5), seeds=3),
-    "los-loop": Size(epochs=60, batch_size=16, delay_epochs=15, strengths=(1e-6, 2e-6)),
-    "sz-taxi-40": Size(epochs=30, batch_size=32, delay_epochs=8, strengths=(6e-5, 2e-4)),
+    "los-loop": Size(epochs=60, batch_size=16, delay_epochs=15, strengths=(1e-6, 2e-6, 4e-6)),
+    "sz-taxi-40": Size(epochs=30, batch_size=32, delay_epochs=8, strengths=(1e-5, 3e-5, 6e-5)),
 }
 
 

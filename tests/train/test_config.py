@@ -69,6 +69,8 @@ WRONG = [
     (sparsified(delay_epochs=1e6), "delay_epochs=1e[+]06 leaves nothing of"),
     (sparsified(settle_epochs=-1.0), "settle_epochs must be"),
     (sparsified(method="plain", target=0.5), "plain makes no zeros"),
+    (sparsified(ramp_epochs=31), "ramp_epochs=31 ends after lambda is over: there are 30 epochs for it"),
+    (sparsified(retrain_epochs=3), "retrain_epochs is for slimming and torch-pruning; ds trains once"),
     (sparsified(delay_epochs=50, settle_epochs=1e6), "delay_epochs=50 and settle_epochs=1e[+]06 leaves nothing of"),
     (sparsified(start=float("inf")), "start must be"),
     (sparsified(target=1.5), "target must be a finite number above 0 and of at most 1, got 1.5"),

@@ -133,12 +133,16 @@ def test_a_run_leaves_a_picture(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     assert random_run(tmp_path / "run") == []
     assert (tmp_path / "run" / "wiring.svg").read_text().count("<svg") == 1
+    assert (tmp_path / "run" / "wiring.png").read_bytes().startswith(b"\x89PNG")
 
 
 @pytest.mark.usefixtures("data", "no_picture")
 def test_without_matplotlib_there_is_no_picture_and_no_error(tmp_path: Path) -> None:
     (line,) = random_run(tmp_path / "run")
-    assert line == "no wiring.svg: a picture needs matplotlib; install it with: pip install 'diffsparse[report]'"
+    assert (
+        line
+        == "no picture of the wiring: a picture needs matplotlib; install it with: pip install 'diffsparse[report]'"
+    )
     assert not (tmp_path / "run" / "wiring.svg").exists()
 
 

@@ -28,7 +28,10 @@ THREADS = 1
 
 @dataclass(frozen=True, kw_only=True)
 class Demo:
-    """Train a small residual net on digits, plain and gated, make it compact and compare."""
+    """Train a small residual net on digits, plain and gated, make it compact and compare.
+
+    `diffsparse demo traffic` learns a road map instead.
+    """
 
     epochs: int = 30
     """Passes over the 1,348 training images, for each of the two nets."""

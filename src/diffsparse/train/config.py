@@ -133,6 +133,8 @@ class Sparsifying:
             raise SparsityError("a target is reached by steering strength, which must be above 0, got 0")
         if self.method in ("plain", "given-map", "scratch") and self.target is not None:
             raise SparsityError(f"method {self.method} makes no zeros, and cannot reach a target of {self.target:g}")
+        if not cuts and self.retrain_epochs is not None:
+            raise SparsityError(f"retrain_epochs is for slimming and torch-pruning; {self.method} trains once")
         if not cuts and self.target_macs is not None:
             raise SparsityError(f"target_macs is for slimming and torch-pruning, not for {self.method}; aim by target")
         if (self.method == "scratch") != (self.like is not None):
@@ -231,13 +233,23 @@ class Recipe:
             for entry in fields(part):
                 _check_choice(entry.name, getattr(part, entry.name), get_type_hints(type(part))[entry.name])
             part.check()
-        idle = {"delay_epochs": self.sparsifying.delay_epochs, "settle_epochs": self.sparsifying.settle_epochs}
-        if sum(idle.values()) >= self.epochs:
-            given = " and ".join(f"{name}={value:g}" for name, value in idle.items() if value)
-            raise SparsityError(f"{given} leaves nothing of {self.epochs} epochs to sparsify in")
+        self._check_lambda()
         if self.batch_size % self.optimisation.accumulate:
             raise SparsityError(
                 f"a batch of {self.batch_size} cannot go in {self.optimisation.accumulate} equal pieces (accumulate)"
+            )
+
+    def _check_lambda(self) -> None:
+        """Raise if lambda does not get anywhere within the epochs."""
+        delay, ramp = self.sparsifying.delay_epochs, self.sparsifying.ramp_epochs
+        idle = {"delay_epochs": delay, "settle_epochs": self.sparsifying.settle_epochs}
+        if sum(idle.values()) >= self.epochs:
+            given = " and ".join(f"{name}={value:g}" for name, value in idle.items() if value)
+            raise SparsityError(f"{given} leaves nothing of {self.epochs} epochs to sparsify in")
+        if sum(idle.values()) + ramp > self.epochs:
+            raise SparsityError(
+                f"ramp_epochs={ramp:g} ends after lambda is over: there are "
+                f"{self.epochs - sum(idle.values()):g} epochs for it"
             )
 
     def as_dict(self) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from diffsparse.errors import SparsityError
 from diffsparse.train.folder import RunFolder
 from diffsparse.train.watcher import Watcher
 from diffsparse.wiring import WiringGraph, draw_wiring, wiring_cost, wiring_graph
+from diffsparse.wiring.picture import FORMATS
 
 
 def learned_wiring(model: nn.Module) -> WiringGraph | None:
@@ -40,8 +41,9 @@ def wiring_figures(graph: WiringGraph, size: int) -> dict[str, Any]:
 
 
 def draw_learned_wiring(graph: WiringGraph, folder: RunFolder, watcher: Watcher) -> None:
-    """The picture wiring.svg; only a word to the watcher where there is nothing to draw with."""
+    """The picture `wiring` as SVG and PNG; only a word to the watcher where there is nothing to draw with."""
     try:
-        draw_wiring(graph, folder.file("wiring.svg"))
+        for ending in FORMATS:
+            draw_wiring(graph, folder.file(f"wiring.{ending}"))
     except SparsityError as error:
-        watcher.say(f"no wiring.svg: {error}")
+        watcher.say(f"no picture of the wiring: {error}")

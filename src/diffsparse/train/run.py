@@ -61,8 +61,8 @@ def run(
         watcher: is told of every step and epoch.
 
     The folder holds config.toml, log.jsonl, checkpoints/, trained.safetensors (with gates, where the method has any),
-    compact.safetensors, plan.json and result.json; of a wired network also its picture, wiring.svg; of a learned graph
-    graph.csv and its pictures, graph and roads, as SVG and PNG.
+    compact.safetensors, plan.json and result.json; of a learned graph also graph.csv and its pictures, graph and roads,
+    of a wired network its picture, wiring, as SVG and PNG.
 
     Raises:
         SparsityError: bad input, a loss that diverged, a disk that is full.
