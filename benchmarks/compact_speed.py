@@ -4,8 +4,10 @@ import argparse
 import multiprocessing
 import resource
 import statistics
+import tempfile
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -21,8 +23,9 @@ from diffsparse.compact.bake import bake
 from diffsparse.compact.capture import capture
 from diffsparse.compact.numbers import write_numbers
 from diffsparse.compact.planner import make_plan
-from diffsparse.models import PreResNet
+from diffsparse.models import PreResNet, create
 from diffsparse.models.preresnet import Bottleneck
+from diffsparse.train import Hardware, Recipe, Sparsifying, run
 
 
 def zero_gates(model: nn.Module, channel_rate: float, block_rate: float, seed: int = 0) -> nn.Module:
@@ -112,38 +115,68 @@ def forward_of(model: nn.Module, x: Tensor) -> Callable[[], Tensor]:
     return run
 
 
-def latency(batch: int, rounds: int, nets: list[tuple[int, int, float, float]]) -> list[dict[str, Any]]:
+def learned_net(depth: int, epochs: int, strength: float) -> nn.Module:
+    """A gated net whose zeros were learned, on digits: in training whole blocks die, and channels unevenly."""
+    name = f"preresnet{depth}"
+    recipe = Recipe(
+        model=name,
+        data="digits",
+        epochs=epochs,
+        sparsifying=Sparsifying(strength=strength),
+        hardware=Hardware(threads=torch.get_num_threads()),
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        result = run(recipe, Path(folder) / "run")
+        print(f"learned on digits in {epochs} epochs: {result['figures']['compact']['accuracy']:.2%} right")
+        return ds.load(
+            Path(folder) / "run" / "trained.safetensors", ds.sparsify(create(name, 10, in_channels=1))
+        ).eval()
+
+
+def latency(gated: nn.Module, x: Tensor, rounds: int) -> dict[str, Any]:
     """Gated, compact, compact with folded batch norms, and hand-built, in turns."""
+    small = ds.compact(gated, x[:2])
+    folded = ds.compact(gated, x[:2], fold=True)
+    models = {"gated": gated, "compact": small.model, "folded": folded.model, "hand_built": HandBuilt(small.model)}
+    times = interleaved_times({name: forward_of(net, x) for name, net in models.items()}, rounds)
+    reduction = small.before.macs / small.after.macs
+    row = {
+        "zero_channels": ds.sparsity(gated).channels.fraction,
+        "mac_reduction": reduction,
+        "median_seconds": {name: statistics.median(seconds) for name, seconds in times.items()},
+        "compact_over_hand_built": median_ratio(times, "compact", "hand_built"),
+        "speed_up": median_ratio(times, "gated", "compact"),
+        "speed_up_folded": median_ratio(times, "gated", "folded"),
+    }
+    row["speed_up_over_mac_reduction"] = row["speed_up"] / reduction
+    row["speed_up_folded_over_mac_reduction"] = row["speed_up_folded"] / reduction
+    print(
+        f"  MACs / {reduction:.2f}, compact {row['speed_up']:.2f}x, folded {row['speed_up_folded']:.2f}x faster than "
+        f"gated; compact / hand-built {row['compact_over_hand_built']:.3f}"
+    )
+    return row
+
+
+def latencies(args: argparse.Namespace) -> list[dict[str, Any]]:
+    """One row of `latency` for each net: zeros at random, and learned ones."""
     rows = []
-    for depth, width, channel_rate, block_rate in nets:
+    # depth, width, share of dead channels, share of dead blocks
+    for depth, width, channel_rate, block_rate in (
+        (164, 16, 0.5, 0.0),
+        (164, 16, 0.6, 0.3),
+        (164, 16, 0.2, 0.6),
+        (56, 64, 0.5, 0.0),
+    ):
+        print(f"depth {depth}, width {width}, dead channels {channel_rate:.0%}, blocks {block_rate:.0%}:")
         torch.manual_seed(0)
         gated = zero_gates(PreResNet(depth, width=width, bottleneck=True), channel_rate, block_rate)
-        x = torch.randn(batch, 3, 32, 32)
-        small = ds.compact(gated, x[:2])
-        folded = ds.compact(gated, x[:2], fold=True)
-        models = {"gated": gated, "compact": small.model, "folded": folded.model, "hand_built": HandBuilt(small.model)}
-        times = interleaved_times({name: forward_of(net, x) for name, net in models.items()}, rounds)
-        reduction = small.before.macs / small.after.macs
-        row = {
-            "depth": depth,
-            "width": width,
-            "channel_rate": channel_rate,
-            "block_rate": block_rate,
-            "mac_reduction": reduction,
-            "median_seconds": {name: statistics.median(seconds) for name, seconds in times.items()},
-            "compact_over_hand_built": median_ratio(times, "compact", "hand_built"),
-            "speed_up": median_ratio(times, "gated", "compact"),
-            "speed_up_folded": median_ratio(times, "gated", "folded"),
-        }
-        row["speed_up_over_mac_reduction"] = row["speed_up"] / reduction
-        row["speed_up_folded_over_mac_reduction"] = row["speed_up_folded"] / reduction
-        rows.append(row)
-        print(
-            f"depth {depth}, width {width}, dead channels {channel_rate:.0%}, blocks {block_rate:.0%}: "
-            f"MACs / {reduction:.2f}, "
-            f"compact {row['speed_up']:.2f}x, folded {row['speed_up_folded']:.2f}x faster than gated; "
-            f"compact / hand-built {row['compact_over_hand_built']:.3f}"
-        )
+        kind = {"depth": depth, "width": width, "channel_rate": channel_rate, "block_rate": block_rate}
+        rows.append(kind | latency(gated, torch.randn(args.batch, 3, 32, 32), args.rounds))
+    for strength in args.learned_strengths:
+        print(f"depth 164, width 16, zeros learned with lambda {strength:g}:")
+        kind = {"depth": 164, "width": 16, "learned_strength": strength, "learned_epochs": args.learned_epochs}
+        gated = learned_net(164, args.learned_epochs, strength)
+        rows.append(kind | latency(gated, torch.randn(args.batch, 1, 32, 32), args.rounds))
     return rows
 
 
@@ -219,13 +252,13 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--skip-latency", action="store_true")
+    parser.add_argument("--learned-strengths", type=float, nargs="*", default=[0.01], help="lambdas of learned zeros")
+    parser.add_argument("--learned-epochs", type=int, default=12, help="of the training that learns them")
     args = parser.parse_args()
-    # depth, width, share of dead channels, share of dead blocks
-    nets = [(164, 16, 0.5, 0.0), (164, 16, 0.6, 0.3), (164, 16, 0.2, 0.6), (56, 64, 0.5, 0.0)]
     results: dict[str, Any] = {"config": vars(args)}
     results["compaction"] = compaction_time(args.depth, args.rounds)
     if not args.skip_latency:
-        results["latency"] = latency(args.batch, args.rounds, nets)
+        results["latency"] = latencies(args)
     print(f"written to {write_record('compact_speed', results).name}")
 
 
