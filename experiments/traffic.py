@@ -2,9 +2,9 @@
 
     python experiments/traffic.py los-loop --data-root DIR
 
-Baseline I is given the map, II reads every pair of nodes, ours learns a sparse graph at several strengths. Five runs each
-(three on the synthetic roads); of each run the epoch that is best on the validation part counts, of all runs the median
-by test error. Writes experiments/results/traffic-DATA.json, which docs/graphs.md quotes. A finished run is not
+Baseline I is given the map, II reads every pair of nodes, ours learns a sparse graph at several strengths. Five runs
+each (three on the synthetic roads); of each run the epoch that is best on the validation part counts, of all runs the
+median by test error. Writes experiments/results/traffic-DATA.json, which docs/graphs.md quotes. A finished run is not
 repeated.
 """
 

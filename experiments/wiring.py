@@ -3,10 +3,10 @@
     python experiments/wiring.py --data-root DIR
 
 Every rule trains the same wired network for the same epochs, to the same Mult-Adds: those of a graph that has all its
-nodes and a twentieth of its edges, within 5 %. Counted is the part of the graph that the output depends on (the recursive
-convention). Rules that count edges get there by their share of zero edges, proximal steps by lambda, ours by
-the decay of thresholds: where a run lands elsewhere, it is repeated with what the runs before suggest. Two seeds each.
-Writes experiments/results/wiring.json with every run that was made. A finished run is not repeated.
+nodes and a twentieth of its edges, within 5 %. Counted is the part of the graph that the output depends on (the
+recursive convention). Rules that count edges get there by their share of zero edges, proximal steps by lambda, ours by
+the decay of thresholds: where a run lands elsewhere, it is repeated with what the runs before suggest. Three seeds
+each. Writes experiments/results/wiring.json with every run that was made. A finished run is not repeated.
 `digits` is the same in small, to try it.
 """
 
@@ -28,7 +28,7 @@ from diffsparse.train.learned_wiring import wiring_figures
 from diffsparse.wiring import WiringGraph, wiring_cost, wiring_graph
 
 RESULTS = Path(__file__).parent / "results"
-SEEDS = 2
+SEEDS = 3
 TARGET = 0.95
 NEAR = 0.05
 TRIES = 5
