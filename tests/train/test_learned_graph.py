@@ -114,7 +114,7 @@ def test_a_blot_of_edges_is_not_drawn(tmp_path: Path, drawn: dict[str, Any], mon
 
 
 def test_without_matplotlib_there_is_only_a_word(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     names, (said,) = draw(tmp_path, GRAPH, three_roads())
     assert names == set()

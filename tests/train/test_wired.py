@@ -41,7 +41,7 @@ def on_digits(**settings: Any) -> Recipe:
 @pytest.fixture
 def no_picture(monkeypatch: pytest.MonkeyPatch) -> None:
     """A picture takes longer than an epoch of digits."""
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
 
 
 @pytest.mark.usefixtures("no_picture")
@@ -140,8 +140,7 @@ def test_a_run_leaves_a_picture(tmp_path: Path) -> None:
 def test_without_matplotlib_there_is_no_picture_and_no_error(tmp_path: Path) -> None:
     (line,) = random_run(tmp_path / "run")
     assert (
-        line
-        == "no picture of the wiring: a picture needs matplotlib; install it with: pip install 'diffsparse[report]'"
+        line == "no picture of the wiring: pictures need matplotlib; install it with: pip install 'diffsparse[report]'"
     )
     assert not (tmp_path / "run" / "wiring.svg").exists()
 

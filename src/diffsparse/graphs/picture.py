@@ -36,7 +36,9 @@ def save_picture(path: str | os.PathLike[str], figure: "Figure") -> None:
     ending = Path(path).suffix.lower()
     if ending not in FORMATS:
         raise SparsityError(f"a picture is written as {' or '.join(FORMATS)}, got '{os.fspath(path)}'")
-    # without the date the same figure gives the same picture
+    from matplotlib import rc_context
+
+    # a date and random ids would make another file each time
     metadata = {"Date": None} if ending == ".svg" else None
-    with replacing(path) as file:
+    with replacing(path) as file, rc_context({"svg.hashsalt": "diffsparse"}):
         figure.savefig(file, format=ending.removeprefix("."), dpi=DOTS_PER_INCH, metadata=metadata)

@@ -17,6 +17,7 @@ from diffsparse.graphs import (
     within_hops,
     write_edge_list,
 )
+from diffsparse.graphs.picture import FORMATS
 from diffsparse.nn import SparseAdjacency
 from diffsparse.train.folder import RunFolder
 from diffsparse.train.watcher import Watcher
@@ -80,5 +81,5 @@ def _known_map(data: DataSet) -> tuple[Tensor | None, tuple[str, ...] | None, Te
 
 
 def _save(figure: "Figure", folder: RunFolder, name: str) -> None:
-    for ending in ("svg", "png"):
-        save_picture(folder.file(f"{name}.{ending}"), figure)
+    for ending in FORMATS:
+        save_picture(folder.file(f"{name}{ending}"), figure)

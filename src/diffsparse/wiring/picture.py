@@ -9,10 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from diffsparse.errors import SparsityError
+from diffsparse.graphs.picture import blank_figure, save_picture
 from diffsparse.wiring.graph import Live, StageGraph, WiringGraph, live_recursively, wiring_graph
 
-FORMATS = ("png", "svg")
 MOST_LINES = 20_000
 """Edges of a stage beyond this are thinned out evenly."""
 COLOURS = ("#4c72b0", "#dd8452", "#55a868", "#8172b3", "#c44e52")
@@ -37,29 +36,17 @@ def draw_wiring(net: nn.Module | WiringGraph, path: str | os.PathLike[str]) -> P
         >>> draw_wiring(WiredMobileNet(width=0.125, small=True), tempfile.mkdtemp() + "/wiring.svg").name
         'wiring.svg'
     """
-    path = Path(path)
-    if path.suffix.lower().removeprefix(".") not in FORMATS:
-        raise SparsityError(f"a picture is an .svg or .png file, got '{path}'")
-    if not path.parent.is_dir():
-        raise SparsityError(f"there is no folder '{path.parent}' for the picture '{path.name}'")
-    try:
-        from matplotlib import rc_context
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise SparsityError("a picture needs matplotlib; install it with: pip install 'diffsparse[report]'") from None
     graph = net if isinstance(net, WiringGraph) else wiring_graph(net)
     live = live_recursively(graph)
     columns = 1 + sum(stage.shape.groups for stage in graph.stages)
-    figure = Figure(figsize=(max(8.0, 0.95 * columns + 1), 8.5), layout="constrained")
+    figure = blank_figure(max(8.0, 0.95 * columns + 1), 8.5)
     grid = figure.add_gridspec(2, len(graph.stages), height_ratios=(3, 1))
     _draw_graph(figure.add_subplot(grid[0, :]), graph, live)
     for i, stage in enumerate(graph.stages):
         _draw_degrees(figure.add_subplot(grid[1, i]), stage, live, i)
     figure.suptitle(_title(graph, live))
-    # a date and random ids would make another file each time
-    with rc_context({"svg.hashsalt": "diffsparse"}):
-        figure.savefig(path, dpi=150, metadata={"Date": None} if path.suffix.lower() == ".svg" else None)
-    return path
+    save_picture(path, figure)
+    return Path(path)
 
 
 def _title(graph: WiringGraph, live: Live) -> str:
