@@ -50,6 +50,18 @@ def test_first_batch_norm_dead_leaves_a_map_for_this_size_and_says_so(model: Pre
         small.model(OTHER)
 
 
+def test_a_dead_network_tells_a_size_that_its_constant_is_not_for() -> None:
+    # what is left of the border in the mean depends on the size of the image
+    layers = [nn.Conv2d(3, 4, 3, padding=1), nn.BatchNorm2d(4), nn.Conv2d(4, 5, 3, padding=1), nn.AdaptiveAvgPool2d(1)]
+    model = randomise(nn.Sequential(*layers, nn.Flatten(), nn.Linear(5, 2)))
+    model[1].weight.data.zero_()
+    with pytest.warns(ds.SparsityWarning, match="no longer depends on its input"):
+        small = ds.compact(model, X).model
+    assert same(model, small, torch.randn(5, 3, 8, 8, dtype=torch.float64))
+    with pytest.raises(ds.SparsityError, match=r"spatial size \[8, 8\]; got \[12, 12\]"):
+        small(OTHER)
+
+
 def test_everything_dead_but_the_shortcuts(model: PreResNet) -> None:
     for name, module in model.named_modules():
         if isinstance(module, nn.BatchNorm2d) and name != "bn":

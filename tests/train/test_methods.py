@@ -50,6 +50,7 @@ def test_plain_training_is_the_base_of_all() -> None:
         ({"method": "plain", "norm": "l12"}, "plain has no such choice"),
         ({"method": "proximal-l1", "rgf": 0.1}, "rgf=0.1 is about gates"),
         ({"method": "scratch", "like": Path("x"), "ramp_epochs": 3.0}, "ramp_epochs=3 raises lambda, of which scratch"),
+        ({"method": "plain", "strength": 0.1}, "strength=0.1 is lambda, of which plain has none"),
         ({"method": "slimming"}, "needs either a target or target_macs"),
         ({"method": "scratch"}, "like=FILE"),
         ({"method": "magic"}, "got 'magic'"),

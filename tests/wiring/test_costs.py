@@ -3,6 +3,7 @@
 import math
 
 import pytest
+from torch import nn
 
 from diffsparse.errors import SparsityError
 from diffsparse.models.wired_mobilenet import WiredMobileNet
@@ -86,6 +87,14 @@ def test_recursive_by_hand(small) -> None:
     assert cost.batch_norm_params == 2 * (3 + 1)
     # interior 2 of the first and input 0 of the second stage
     assert cost.constant_nodes == 2
+
+
+def test_the_stem_counts_with_its_own_kernel(small) -> None:
+    before = wiring_cost(small, size=8)
+    inputs = small.stem.in_channels
+    small.stem = nn.Conv2d(inputs, small.stem.out_channels, 7, small.stem.stride, 3, bias=False)
+    # both of its outputs are read
+    assert wiring_cost(small, size=8).params - before.params == 2 * inputs * (49 - 9)
 
 
 def test_odd_sizes_are_rounded_up(small) -> None:

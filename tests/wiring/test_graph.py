@@ -86,7 +86,7 @@ def test_one_hop_counts_every_edge_and_looks_no_further() -> None:
 def test_usable_edges_of_the_whole_network() -> None:
     graph = wiring_graph(WiredMobileNet(width=0.25))
     assert graph.usable_edges == 6_981_632 // 16
-    assert (graph.in_channels, graph.stem_stride, graph.num_classes) == (3, 1, 10)
+    assert (graph.stem_weights, graph.stem_stride, graph.num_classes) == (27, 1, 10)
 
 
 def test_what_is_no_wired_network() -> None:
@@ -94,5 +94,9 @@ def test_what_is_no_wired_network() -> None:
         wiring_graph(nn.Linear(2, 2))
     with pytest.raises(SparsityError, match="must be a WiredStage; give the gated network"):
         wiring_graph(with_ordinary_stages(tiny(drop(0.5), *LAYOUT)))
+    broken = tiny(drop(0.5), *LAYOUT)
+    broken.stages = nn.Sequential(*reversed(broken.stages))
+    with pytest.raises(SparsityError, match="do not follow each other"):
+        wiring_graph(broken)
     with pytest.raises(SparsityError, match="net must be"):
         wiring_graph(torch.zeros(3))

@@ -2,6 +2,7 @@
 
 import copy
 import math
+from pathlib import Path
 
 import pytest
 import torch
@@ -134,6 +135,16 @@ def test_a_hallucinated_edge_replaces_a_real_one() -> None:
     assert sum(int((m != 0).sum()) for m in edges()) == edges.kept
 
 
+def test_a_file_knows_how_many_edges_it_keeps(tmp_path: Path) -> None:
+    stage = WiredStage(4, 8, groups=2, edges=TopK(density=0.5)).eval()
+    ds.save(stage, tmp_path / "stage.safetensors")
+    again = ds.load(tmp_path / "stage.safetensors", WiredStage(4, 8, groups=2, edges=TopK(density=0.9)).eval())
+    x = torch.randn(2, 4, 5, 5)
+    assert torch.equal(again(x), stage(x))
+    with pytest.raises(SparsityError, match="edge_count"):
+        ds.load(tmp_path / "stage.safetensors", WiredStage(4, 8, groups=2, edges=Proximal(strength=0.1)))
+
+
 def test_random_edges_stay_as_drawn() -> None:
     torch.manual_seed(0)
     stage = WiredStage(3, 4, groups=2, edges=FixedRandom(density=0.5))
@@ -169,9 +180,10 @@ def test_proximal_step_by_hand(norm) -> None:
 
 def test_proximal_wants_its_own_kind_of_edges() -> None:
     rule = Proximal(strength=0.1)
-    gated = WiredStage(2, 2)
-    with pytest.raises(SparsityError, match="no stage with Proximal edges"):
-        rule.attach(gated, torch.optim.SGD(gated.parameters(), lr=0.1))
+    for other in (Differentiable(), TopK(density=0.9), FixedRandom(density=0.9)):
+        stage = WiredStage(2, 2, edges=other)
+        with pytest.raises(SparsityError, match="no stage with Proximal edges"):
+            rule.attach(stage, torch.optim.SGD(stage.parameters(), lr=0.1))
     with pytest.raises(SparsityError, match=r"L1\(\) or ExclusiveL12\(\), got Lp"):
         Proximal(norm=ds.Lp(), strength=0.1)
     with pytest.raises(SparsityError, match="strength"):

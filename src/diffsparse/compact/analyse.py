@@ -58,6 +58,7 @@ class Analysis:
         self.removed: dict[str, Call] = {}
         self.emitted: dict[str, Call] = {}
         self._unread: set[str] = set()
+        self._sized = any(len(v.shape) > 2 for node in graph.nodes for v in node.inputs if v.touched)
         # a constant that nobody reads needs no map: its layers are taken one by one
         while True:
             self.nodes = self._without_dead_modules()
@@ -124,6 +125,8 @@ class Analysis:
             return None
         passes = out.axis == start.axis and out is not start and out.origin is start.origin
         emits = out.known and not every(out.fixed) and call.name not in self._unread
+        # a constant may depend on the size of the input, and must stand where that can be told
+        emits = emits and (len(start.shape) > 2 or not self._sized)
         if not (passes or emits):
             return None
         if not any(True for _ in call.module.parameters()) or self._leaks(call):

@@ -87,5 +87,7 @@ def _check_options(settings: Sparsifying) -> None:
         raise SparsityError(f"norm {norm} is a penalty on gates, method ds; {method} {own}")
     if method != "ds" and settings.rgf is not None:
         raise SparsityError(f"rgf={settings.rgf:g} is about gates, method ds; {method} has none")
+    if method in NO_STRENGTH and settings.strength not in (0, Sparsifying.strength):
+        raise SparsityError(f"strength={settings.strength:g} is lambda, of which {method} has none")
     if method in NO_STRENGTH and settings.ramp_epochs:
         raise SparsityError(f"ramp_epochs={settings.ramp_epochs:g} raises lambda, of which {method} has none")

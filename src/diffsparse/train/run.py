@@ -162,6 +162,11 @@ class _Run:
         if graph is not None:
             result["graph"] = graph_figures(graph, setting.data)
         wiring = learned_wiring(model)
+        if wiring is None and wired_stages(model):
+            setting.watcher.say(
+                "MACs and parameters are those of dense layers: to count the graph, a wired network needs a "
+                "convolution 'stem', a sequence 'stages' of WiredStages and a linear 'classifier'"
+            )
         if wiring is not None:
             result["wiring"] = wiring_figures(wiring, size=setting.data.input_shape[-1])
         if setting.processes.first:

@@ -89,7 +89,8 @@ def compact_wiring(model: Model, example_inputs: Any, *, tolerance: float | None
 
     Dead nodes leave with their filters and batch norms, by `diffsparse.compact`. A node without incoming but with
     outgoing edges sends a constant that varies at the border of the map: it stays, and so the result is exact for
-    every image size. Give an example of the batch and image size that the network is to be fast for.
+    every image size. Only where a whole group has become constant its map is stored, for images of the example's size;
+    others raise. Give an example of the batch and image size that the network is to be fast for.
 
     Args:
         model: a network with `WiredStage`s in it; it is left as it is.

@@ -56,7 +56,7 @@ def wiring_cost(
     charged = _edge_counts(live) if edges is None else _checked(edges, graph)
     size = -(-require_whole("size", size, low=1) // graph.stem_stride)
     stem, outputs = int(live.nodes[0][0].sum()), int(live.nodes[-1][-1].sum())
-    stem_weights, fc_weights = KERNEL * graph.in_channels * stem, graph.num_classes * outputs
+    stem_weights, fc_weights = graph.stem_weights * stem, graph.num_classes * outputs
     mult_adds: float = stem_weights * size**2 + fc_weights
     senders = 0
     for stage, groups, count in zip(graph.stages, live.nodes, charged, strict=True):

@@ -35,10 +35,10 @@ class WiringGraph:
 
     stages: tuple[StageGraph, ...]
     """The output nodes of a stage are the input nodes of the next."""
-    in_channels: int
-    """Channels of the image."""
     stem_stride: int
-    """Of the 3x3 convolution in front."""
+    """Of the convolution in front."""
+    stem_weights: int
+    """Weights of that convolution for one of its outputs."""
     num_classes: int
     """Outputs of the classifier."""
 
@@ -77,10 +77,15 @@ def wiring_graph(net: nn.Module) -> WiringGraph:
         for stage in chain
         if isinstance(stage, WiredStage)
     )
+    widths = [stem.out_channels, *(graph.shape.outputs for graph in graphs[:-1])]
+    if widths != [graph.shape.inputs for graph in graphs]:
+        raise SparsityError(
+            f"the stages of {type(net).__name__} do not follow each other: each must read the one before"
+        )
     return WiringGraph(
         stages=graphs,
-        in_channels=stem.in_channels,
         stem_stride=int(stem.stride[0]),
+        stem_weights=stem.weight[0].numel(),
         num_classes=classifier.out_features,
     )
 

@@ -15,7 +15,7 @@ from diffsparse.wiring.graph import Live, StageGraph, WiringGraph, live_recursiv
 MOST_LINES = 20_000
 """Edges of a stage beyond this are thinned out evenly."""
 COLOURS = ("#4c72b0", "#dd8452", "#55a868", "#8172b3", "#c44e52")
-ALIVE, CONSTANT, DEAD, IDLE = "#222222", "#e6a000", "#d9d9d9", "#cccccc"
+ALIVE, CONSTANT, DEAD, IDLE = "#222222", "#e6a000", "#d9d9d9", "#999999"
 STAGE_GAP = 0.35
 """Distance between two stages' columns over that of two groups, less one."""
 
@@ -24,9 +24,9 @@ def draw_wiring(net: nn.Module | WiringGraph, path: str | os.PathLike[str]) -> P
     """Draw the graph of a wired network into an SVG or PNG file, by the ending of `path`.
 
     The columns are the input nodes and the groups of each stage. A node is dark where the output depends on the image
-    through it, amber where it only sends a constant, pale where it is dead. Edges on a path from the image to the
-    classifier have the colour of their stage, others are grey. Below, for each stage, the distribution of the number
-    of live edges into and out of live nodes.
+    through it, amber where it only sends a constant, pale where it is dead; output nodes of the last stage send
+    nothing, and are dark or pale. Edges on a path from the image to the classifier have the colour of their stage,
+    others are grey. Below, for each stage, the distribution of the number of live edges into and out of live nodes.
 
     Needs the `report` extra.
 
@@ -116,7 +116,7 @@ def _draw_edges(axes: Any, stage: StageGraph, live: tuple[Tensor, ...], at: list
     from matplotlib.collections import LineCollection
 
     for kept, shade, strength in (
-        ([there & ~alive for there, alive in zip(stage.edges, live, strict=True)], IDLE, 0.5),
+        ([there & ~alive for there, alive in zip(stage.edges, live, strict=True)], IDLE, 0.8),
         (live, colour, 1.0),
     ):
         lines = _thinned(np.concatenate([_lines(stage, matrix, target, at) for target, matrix in enumerate(kept, 1)]))
@@ -166,5 +166,5 @@ def _draw_degrees(axes: Any, stage: StageGraph, live: Live, index: int) -> None:
     axes.tick_params(labelsize=7)
     axes.locator_params(integer=True, nbins=6)
     axes.spines[["top", "right"]].set_visible(False)
-    axes.set_xlim(0, max(widest, 3) + 1)
+    axes.set_xlim(0, max(float(bins[-1]), 3.5) + 0.5)
     axes.legend(fontsize=7, frameon=False, ncols=2, loc="lower center", bbox_to_anchor=(0.5, 1.0))

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -72,7 +72,7 @@ class Proximal(EdgeRule):
 
     def attach(self, model: nn.Module, optimizer: Optimizer) -> ProximalStep:
         """Hook the optimiser: from now on each of its steps ends with the proximal one on every edge of `model`."""
-        weights = [w for edges in model.modules() if isinstance(edges, PlainEdges) for w in edges.weights()]
+        weights = [w for edges in model.modules() if type(edges) is PlainEdges for w in edges.weights()]
         if not weights:
             raise SparsityError(f"{type(model).__name__} has no stage with Proximal edges to shrink")
         return ProximalStep(optimizer, weights, self.norm, self.strength)
@@ -127,6 +127,12 @@ class LargestEdges(PlainEdges):
     def __init__(self, shape: StageShape, kept: int, *, update: bool) -> None:
         super().__init__(shape)
         self.kept, self.update = kept, update
+        # in files as well: with the same weights another number of edges is another network
+        self.register_buffer("edge_count", torch.tensor(kept))
+
+    def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
+        super()._load_from_state_dict(*args, **kwargs)
+        self.kept = int(self.get_buffer("edge_count"))
 
     def forward(self) -> tuple[Tensor, ...]:
         there = self._there()
