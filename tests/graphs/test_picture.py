@@ -29,6 +29,12 @@ def test_missing_matplotlib_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> 
         blank_figure(2, 1)
 
 
+def test_names_are_not_read_as_formulas(tmp_path: Path) -> None:
+    names = [r"$\frac$", "$a$", "b_1"]
+    for draw in (draw_graph, draw_heat_map):
+        save_picture(tmp_path / "graph.svg", draw(torch.eye(3), torch.ones(3, 3), names=names))
+
+
 def test_global_state_of_matplotlib_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "matplotlib.pyplot", raising=False)
     before = matplotlib.rcParams.copy()

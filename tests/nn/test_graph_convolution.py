@@ -165,3 +165,8 @@ def test_compiles_to_one_graph(always_sparse, train):
 def test_wrong_arguments(call, message):
     with pytest.raises(SparsityError, match=message):
         call()
+
+
+def test_an_adjacency_that_was_not_called_is_named():
+    with pytest.raises(SparsityError, match=r"needs the matrix A, such as adjacency\(\), got SparseAdjacency"):
+        GraphConvolution(3, 2)(torch.randn(1, 5, 3), SparseAdjacency(5))

@@ -1,5 +1,6 @@
 import csv
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ import torch
 
 import diffsparse as ds
 from diffsparse.data.traffic import Speeds, TrafficDataSet, traffic_data
-from diffsparse.train import Optimisation, Recipe, Sparsifying, Watcher, run
+from diffsparse.train import Distillation, Optimisation, Recipe, Sparsifying, Watcher, run
 from diffsparse.train.folder import RunFolder
 from diffsparse.train.learned_graph import draw_learned_graph, graph_figures, learned_graph, write_graph
 from tests.train.examples import RUN_MODULE, Net, small_data
@@ -126,7 +127,7 @@ def test_without_matplotlib_there_is_only_a_word(tmp_path: Path, monkeypatch: py
 def test_a_run_leaves_graph_and_pictures(
     method: Any, nonzeros: int, tmp_path: Path, drawn: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    data = three_roads()
+    data = three_roads(one_way=True)
     monkeypatch.setattr(RUN_MODULE, "open_data", lambda *_, **__: data)
     recipe = Recipe(
         model="traffic-gcn",
@@ -134,8 +135,15 @@ def test_a_run_leaves_graph_and_pictures(
         epochs=1,
         batch_size=16,
         optimisation=Optimisation(optimizer="adam", learning_rate=1e-3),
-        sparsifying=Sparsifying(method=method, norm="lp" if method == "ds" else "l1", strength=1e-6),
+        sparsifying=Sparsifying(method=method, norm="lp" if method == "ds" else "l1", strength=1e-6 * (method == "ds")),
     )
+    for wrong, message in (
+        ({"arguments": '{"nodes": 3}'}, "the arguments of traffic-gcn are width and blocks, got nodes"),
+        ({"sparsifying": Sparsifying()}, "the norm of traffic-gcn is lp"),
+        ({"distillation": Distillation(teacher="train")}, "a teacher and label_smoothing are about classes"),
+    ):
+        with pytest.raises(ds.SparsityError, match=message):
+            run(replace(recipe, **wrong), tmp_path / "run")
     result = run(recipe, tmp_path / "run")
     assert (result["graph"]["nonzeros"], result["graph"]["entries"]) == (nonzeros, 9)
     assert result["graph"]["links_found"] == 4

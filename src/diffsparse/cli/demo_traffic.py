@@ -53,7 +53,7 @@ def traffic_recipe(method: Method, epochs: int, strength: float, seed: int) -> R
         sparsifying=Sparsifying(
             method=method,
             norm="lp" if method == "ds" else "l1",
-            strength=strength,
+            strength=strength if method == "ds" else 0.0,
             # an entry must have shown its worth before lambda asks for it
             delay_epochs=0.1 * epochs if method == "ds" else 0.0,
         ),

@@ -128,4 +128,4 @@ def _draw_nodes(axes: "Axes", places: Tensor, labels: list[str]) -> None:
     if few:
         for place, label in zip(places.tolist(), labels, strict=True):
             name = axes.annotate(label, place, xytext=(4, 4), textcoords="offset points", fontsize=7, zorder=4)
-            name.set_path_effects([withStroke(linewidth=2.5, foreground="white")])
+            name.set(path_effects=[withStroke(linewidth=2.5, foreground="white")], parse_math=False)

@@ -72,5 +72,5 @@ def _label(axes: "Axes", labels: list[str], title: str) -> None:
     axes.set_xlabel("read")
     axes.set_ylabel("reader")
     named = labels if len(labels) <= MOST_NAMES else []
-    axes.set_xticks(range(len(named)), named, rotation=90, fontsize=6)
-    axes.set_yticks(range(len(named)), named, fontsize=6)
+    axes.set_xticks(range(len(named)), named, rotation=90, fontsize=6, parse_math=False)
+    axes.set_yticks(range(len(named)), named, fontsize=6, parse_math=False)

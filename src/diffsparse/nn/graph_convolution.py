@@ -70,6 +70,8 @@ class GraphConvolution(nn.Module):
 
     def _check(self, h: Tensor, a: Tensor) -> None:
         width = self.linear.in_features
+        if not isinstance(a, Tensor):
+            raise SparsityError(f"GraphConvolution needs the matrix A, such as adjacency(), got {type(a).__name__}")
         if a.dim() != 2 or a.shape[0] != a.shape[1]:
             raise SparsityError(f"the adjacency of a GraphConvolution must be (n, n), got shape {tuple(a.shape)}")
         if h.dim() < 2 or tuple(h.shape[-2:]) != (len(a), width):

@@ -8,10 +8,11 @@ from torch import nn
 from diffsparse.data.dataset import DataSet
 from diffsparse.data.traffic import TrafficDataSet
 from diffsparse.errors import SparsityError
+from diffsparse.graphs import within_hops
 from diffsparse.models import TrafficGCN
 from diffsparse.models.named import make_named, parse_arguments
 from diffsparse.nn import SparseAdjacency
-from diffsparse.train.config import Method
+from diffsparse.train.config import Method, Recipe
 
 
 def build_model(name: str, arguments: str, data: DataSet, seed: int, method: Method = "plain") -> nn.Module:
@@ -27,8 +28,11 @@ def build_model(name: str, arguments: str, data: DataSet, seed: int, method: Met
     if name == "traffic-gcn":
         if not isinstance(data, TrafficDataSet):
             raise SparsityError(f"traffic-gcn forecasts speeds on roads, which {data.name} does not hold")
-        keywords = _graph_keywords(data, method) | keywords
-        model: nn.Module = TrafficGCN(**keywords)
+        if unknown := ", ".join(sorted(keywords.keys() - {"width", "blocks"})):
+            raise SparsityError(
+                f"the arguments of traffic-gcn are width and blocks, got {unknown}; the data says the rest"
+            )
+        model: nn.Module = TrafficGCN(**_graph_keywords(data, method), **keywords)
     elif ":" not in name:
         model = make_named(name, {"num_classes": data.num_outputs, "in_channels": data.input_shape[0]} | keywords)
     else:
@@ -37,10 +41,22 @@ def build_model(name: str, arguments: str, data: DataSet, seed: int, method: Met
     return model
 
 
+def check_forecast(recipe: Recipe) -> None:
+    """Raise if an option means nothing to a forecast of speeds."""
+    settings = recipe.sparsifying
+    if recipe.model == "traffic-gcn" and settings.method == "ds" and settings.norm != "lp":
+        raise SparsityError(
+            f"norm {settings.norm} is the same for all graphs whose rows sum to 1, and cannot choose one; the norm of "
+            "traffic-gcn is lp (docs/graphs.md has a whole command)"
+        )
+    if recipe.distillation.teacher is not None or recipe.optimisation.label_smoothing:
+        raise SparsityError(f"a teacher and label_smoothing are about classes, of which {recipe.data} has none")
+
+
 def _graph_keywords(data: TrafficDataSet, method: Method) -> dict[str, Any]:
     nodes = data.num_outputs
     # the paper's baselines: I reads the given map, II every pair of nodes; neither has thresholds
-    mask = data.adjacency | torch.eye(nodes, dtype=torch.bool) if method == "given-map" else None
+    mask = within_hops(data.adjacency) if method == "given-map" else None
     adjacency = SparseAdjacency(nodes, mask=mask, threshold=method == "ds")
     return {
         "nodes": nodes,

@@ -20,7 +20,7 @@ from diffsparse.errors import SparsityError
 from diffsparse.measure import Measurement, measure
 from diffsparse.sparsify import Count
 from diffsparse.train.aim import NEAR
-from diffsparse.train.build import build_model
+from diffsparse.train.build import build_model, check_forecast
 from diffsparse.train.config import Recipe, Sparsifying
 from diffsparse.train.environment import environment
 from diffsparse.train.evaluate import evaluate
@@ -124,6 +124,8 @@ class _Run:
     def go(self) -> dict[str, Any]:
         began = time.perf_counter()
         setting, recipe = self.setting, self.setting.recipe
+        if isinstance(setting.data, TrafficDataSet):
+            check_forecast(recipe)
         fresh = self._fresh(recipe.model, recipe.arguments)
         method = choose_method(recipe.sparsifying, wired=bool(wired_stages(fresh)))
         plain = measure(fresh, setting.example(), latency=False)

@@ -24,6 +24,7 @@ def test_adjacency_is_true_where_a_weight_is_above_zero_off_the_diagonal(tmp_pat
         ("0,1\n1,0\n0,0\n", "must be square, got 3 rows and 2 columns"),
         ("0,1,0\n1,0,0\n", "must be square, got 2 rows and 3 columns"),
         ("0,1\n-1,0\n", "row 2, column '1': -1 is not a weight"),
+        ("1,0\n0,1\n", "map.csv' links no two nodes"),
         ("0,\n1,0\n", "row 1, column '2': an empty cell is not a weight"),
         ("0,nan\n1,0\n", "row 1, column '2': 'nan'"),
         ("a,b\n0,1\n1,0\n", "row 1, column '1': 'a' is not a number"),
@@ -64,9 +65,9 @@ def test_least_weight_moves_the_border(tmp_path: Path) -> None:
         ("7,8,1\n8,7,far\n", "row 2, column '3': 'far' is not a distance"),
         ("7,8,1\n8,7,-1\n", "row 2, column '3': '-1' is not a distance"),
         ("7,8,1\n8,7,inf\n", "row 2, column '3': 'inf' is not a distance"),
-        ("1,2,3\n", "lists too few distances between the 2 nodes 7, 8"),
-        ("7,8,3\n", "lists too few distances"),
-        ("", "lists too few distances"),
+        ("1,2,3\n", "must list different distances between the 2 nodes 7, 8"),
+        ("7,8,3\n", "must list different distances"),
+        ("", "must list different distances"),
     ],
 )
 def test_wrong_distances_are_named(tmp_path: Path, text: str, message: str) -> None:

@@ -36,6 +36,10 @@ def test_an_empty_cell_is_refused_unless_told(tmp_path: Path) -> None:
 def test_a_header_is_not_forgotten(tmp_path: Path) -> None:
     with pytest.raises(SparsityError, match=r"must begin with a header of node names, got speeds such as 62\.25"):
         read_speeds(written(tmp_path, "62.25,71.5\n60.0,70.0\n"))
+    with pytest.raises(SparsityError, match=r"got speeds such as 71\.5"):
+        read_speeds(written(tmp_path, "0,71.5\n60.0,70.0\n"))
+    with pytest.raises(SparsityError, match="the header must name each node, got an empty name"):
+        read_speeds(written(tmp_path, "a,,b\n60.0,70.0,50.0\n"))
     assert read_speeds(written(tmp_path, "773869,1\n60.0,70.0\n")).names == ("773869", "1")
 
 

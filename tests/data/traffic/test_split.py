@@ -99,6 +99,15 @@ def test_the_fewest_steps_that_do() -> None:
     assert [len(parts.train), len(parts.validation), len(parts.test)] == [73, 1, 15]
 
 
+@pytest.mark.parametrize(("first", "last", "name"), [(144, 160, "validation"), (160, 200, "test")])
+def test_a_part_without_speeds_to_forecast_is_named(first: int, last: int, name: str) -> None:
+    values = torch.full((200, 1), 30.0).double()
+    # the history of the first window does not count
+    values[first + 8 : last] = 0
+    with pytest.raises(SparsityError, match=f"the {name} part, steps {first + 1} to {last} of 200, has no known speed"):
+        split(Speeds(values=values, names=("bridge",)), history=8)
+
+
 def test_a_node_without_training_speeds_is_named() -> None:
     values = torch.full((200, 2), 30.0).double()
     values[:144, 1] = 0

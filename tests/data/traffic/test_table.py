@@ -49,8 +49,8 @@ def test_empty_cells_are_nan(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "does not begin with a row"),
-        ("\na,b\n1,2\n", "does not begin with a row"),
+        ("", "is empty, or begins with an empty row"),
+        ("\na,b\n1,2\n", "is empty, or begins with an empty row"),
         ("a,b\n1,2\n3\n", "numbers.csv', row 3: 1 cells, and the first row has 2"),
         ("a,b\n1,2,3\n", "row 2: 3 cells, and the first row has 2"),
         ("a,b\n1,2\n\n3,4\n", "row 3: 0 cells"),
@@ -59,7 +59,7 @@ def test_empty_cells_are_nan(tmp_path: Path) -> None:
         ("a,b\n1,nan\n", "row 2, column 'b': 'nan' is not a finite number"),
         ("a,b\n,NaN\n", "row 2, column 'b': 'NaN' is not a finite number"),
         ("a,b\n-inf,1\n", "row 2, column 'a': '-inf' is not a finite number"),
-        ("day,b\n1/1/2015,1\n", "column 'day': '1/1/2015' is not a number; only a first column headed 'date'"),
+        ("day,b\n1/1/2015,1\n", "column 'day': '1/1/2015' is not a number; dates go into a first column headed 'date'"),
     ],
 )
 def test_wrong_files_are_named_with_the_place(tmp_path: Path, text: str, message: str) -> None:

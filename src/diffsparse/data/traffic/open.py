@@ -101,7 +101,12 @@ def open_traffic_files(
     known = read_speeds(speeds, zeros_missing=files.zeros_missing, slowest=files.slowest)
     read = resampled(known, MINUTES // files.minutes)
     linked = read_distances(road_map, read.names) if files.distances else read_adjacency(road_map)
-    return traffic_data(name or Path(speeds).stem, read, linked, history=history)
+    if len(linked) != len(read.names):
+        raise SparsityError(f"'{speeds}' has speeds of {len(read.names)} nodes, '{road_map}' is a map of {len(linked)}")
+    try:
+        return traffic_data(name or Path(speeds).stem, read, linked, history=history)
+    except SparsityError as error:
+        raise SparsityError(f"'{speeds}': {error}") from error
 
 
 def _synthetic(history: int) -> TrafficDataSet:

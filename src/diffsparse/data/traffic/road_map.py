@@ -26,7 +26,7 @@ def read_adjacency(path: str | os.PathLike[str]) -> Tensor:
     if rows != columns:
         raise SparsityError(f"'{path}': an adjacency must be square, got {rows} rows and {columns} columns")
     table.refuse(~(table.values >= 0), "is not a weight")
-    return _linked(table.values > 0)
+    return _linked(Path(path), table.values > 0)
 
 
 def read_distances(path: str | os.PathLike[str], names: Sequence[str], *, least_weight: float = LEAST_WEIGHT) -> Tensor:
@@ -45,13 +45,17 @@ def read_distances(path: str | os.PathLike[str], names: Sequence[str], *, least_
     listed = distances[np.isfinite(distances)]
     if len(listed) == 0 or listed.std() == 0:
         raise SparsityError(
-            f"'{path}' lists too few distances between the {len(names)} nodes {', '.join(names[:3])} ..."
+            f"'{path}' must list different distances between the {len(names)} nodes {', '.join(names[:3])} ..., "
+            f"got {len(listed)}{' that are all the same' if len(listed) > 1 else ''}"
         )
-    return _linked(np.exp(-np.square(distances / listed.std())) >= least_weight)
+    return _linked(Path(path), np.exp(-np.square(distances / listed.std())) >= least_weight)
 
 
-def _linked(matrix: npt.NDArray[np.bool_]) -> Tensor:
-    return torch.from_numpy(matrix & ~np.eye(len(matrix), dtype=np.bool_))
+def _linked(path: Path, matrix: npt.NDArray[np.bool_]) -> Tensor:
+    links = matrix & ~np.eye(len(matrix), dtype=np.bool_)
+    if not links.any():
+        raise SparsityError(f"'{path}' links no two nodes")
+    return torch.from_numpy(links)
 
 
 def _triples(path: Path) -> Iterator[tuple[str, str, float]]:

@@ -56,15 +56,17 @@ def resampled(speeds: Speeds, steps: int) -> Speeds:
 
 
 def _speeds(table: Table, zeros_missing: bool, slowest: float) -> Speeds:
+    # numbers may be names of nodes, but hardly such as 51.5
+    speeds = [name for name in table.columns if "." in name and _is_number(name)]
+    if speeds:
+        raise SparsityError(f"'{table.path}' must begin with a header of node names, got speeds such as {speeds[0]}")
+    if "" in table.columns:
+        raise SparsityError(f"'{table.path}': the header must name each node, got an empty name")
     if len(set(table.columns)) != len(table.columns):
         twice = next(name for name in table.columns if table.columns.count(name) > 1)
         raise SparsityError(f"'{table.path}': the header must name each node once, got '{twice}' twice")
     if table.values.size == 0:
         raise SparsityError(f"'{table.path}' holds no speeds")
-    if all(_is_number(name) and "." in name for name in table.columns):
-        raise SparsityError(
-            f"'{table.path}' must begin with a header of node names, got speeds such as {table.columns[0]}"
-        )
     values = np.nan_to_num(table.values, nan=0.0, posinf=np.inf, neginf=-np.inf)
     table.refuse(~np.isfinite(values) | (values < 0), "is not a speed")
     if not zeros_missing:

@@ -45,6 +45,10 @@ def split(speeds: Speeds, history: int) -> Parts:
                 f"{steps} steps are too few: the {name} part has {end - start}, "
                 f"and a window takes {history} past steps and the next"
             )
+        if not bool((speeds.values[start + history : end] > 0).any()):
+            raise SparsityError(
+                f"the {name} part, steps {start + 1} to {end} of {steps}, has no known speed to forecast"
+            )
     first = speeds.values[:validation]
     means = _node_means(speeds.names, first)
     parts = [

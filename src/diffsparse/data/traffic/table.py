@@ -49,7 +49,7 @@ def read_csv(path: Path, *, header: bool) -> Table:
     rows = csv_rows(path)
     first = next(rows, [])
     if not first:
-        raise SparsityError(f"'{path}' does not begin with a row of cells")
+        raise SparsityError(f"'{path}' is empty, or begins with an empty row")
     dates = int(header and first[0].strip().lower() in DATES)
     columns = [cell.strip() for cell in first[dates:]] if header else [str(n) for n in range(1, len(first) + 1)]
     first_row = 2 if header else 1
@@ -101,4 +101,4 @@ def _number(path: Path, row: int, column: str, cell: str) -> float:
     try:
         return float(cell) if cell.strip() else np.nan
     except ValueError:
-        refuse_cell(path, row, column, f"'{cell}' is not a number; only a first column headed 'date' may hold dates")
+        refuse_cell(path, row, column, f"'{cell}' is not a number; dates go into a first column headed 'date'")
