@@ -41,7 +41,7 @@ class Size:
 # A small lambda and many steps: a larger one drops entries faster than their gradients can tell which ones matter.
 SIZES = {
     "synthetic-roads": Size(epochs=300, batch_size=32, delay_epochs=30, strengths=(6e-6, 1.2e-5), seeds=3),
-    "los-loop": Size(epochs=60, batch_size=16, delay_epochs=15, strengths=(1e-6, 2e-6, 4e-6)),
+    "los-loop": Size(epochs=60, batch_size=16, delay_epochs=15, strengths=(1e-6, 2e-6, 4e-6, 8e-6)),
     "sz-taxi-40": Size(epochs=30, batch_size=32, delay_epochs=8, strengths=(1e-5, 3e-5, 6e-5)),
 }
 
@@ -66,8 +66,15 @@ def median_run(results: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def summary(result: dict[str, Any]) -> dict[str, Any]:
-    """What the table shows of a run."""
-    return result["figures"]["trained"] | result["graph"] | {"seed": result["config"]["seed"]}
+    """What the table shows of a run, and how the last epoch did, which need not be the one that counts."""
+    last = {key: result["last"][f"test_{key}"] for key in ("mape", "mae", "rmse")} | {"zeros": result["last"]["zeros"]}
+    return result["figures"]["trained"] | result["graph"] | {"seed": result["config"]["seed"], "last_epoch": last}
+
+
+def finished(folder: Path) -> dict[str, Any]:
+    """The result of a run, and the last line of its log as "last"."""
+    result: dict[str, Any] = json.loads((folder / "result.json").read_text())
+    return result | {"last": json.loads((folder / "log.jsonl").read_text().splitlines()[-1])}
 
 
 def main() -> None:
@@ -87,12 +94,11 @@ def main() -> None:
             results = []
             for seed in range(SIZES[options.data].seeds):
                 folder = options.runs / f"traffic-{options.data}-{method}-{strength:g}-{seed}"
-                if (folder / "result.json").exists():
-                    results.append(json.loads((folder / "result.json").read_text()))
-                    continue
-                bar.title = f"{name} {seed}"
-                wanted = recipe(options.data, options.data_root, method, strength, seed)
-                results.append(run(wanted, folder, resume=folder.exists(), watcher=bar))
+                if not (folder / "result.json").exists():
+                    bar.title = f"{name} {seed}"
+                    wanted = recipe(options.data, options.data_root, method, strength, seed)
+                    run(wanted, folder, resume=folder.exists(), watcher=bar)
+                results.append(finished(folder))
             middle = summary(median_run(results))
             written[name] = {
                 "median": middle,
