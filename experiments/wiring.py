@@ -30,7 +30,7 @@ from diffsparse.wiring import WiringGraph, wiring_cost, wiring_graph
 RESULTS = Path(__file__).parent / "results"
 TARGET = 0.95
 NEAR = 0.05
-TRIES = 5
+TRIES = 8
 
 
 @dataclass(frozen=True, kw_only=True)
