@@ -14,7 +14,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 import torch_pruning as tp
-from harness import interleaved_times, median_ratio, write_record
+from harness import interleaved_times, keep_memory, median_ratio, write_record
 from torch import Tensor, nn
 
 import diffsparse as ds
@@ -265,6 +265,7 @@ def main() -> None:
     results: dict[str, Any] = {"config": vars(args)}
     results["compaction"] = compaction_time(args.depth, args.rounds)
     if not args.skip_latency:
+        results["keeps_memory"] = keep_memory()
         results["latency"] = latencies(args)
     print(f"written to {write_record('compact_speed', results).name}")
 

@@ -1,7 +1,9 @@
 """What every benchmark shares: interleaved timing, peak memory of one call, a JSON record."""
 
+import ctypes
 import json
 import platform
+import random
 import statistics
 import time
 from collections.abc import Callable, Mapping
@@ -19,18 +21,37 @@ import diffsparse as ds
 RESULTS = Path(__file__).parent / "results"
 
 
+def keep_memory() -> bool:
+    """Let the C library keep freed memory, as the allocators of servers do; whether it could be told so.
+
+    By default it hands large tensors back to the system at once, and the page faults of the next ones hit one network
+    harder than another by chance.
+    """
+    trim_threshold, mmap_max = -1, -4
+    try:
+        libc = ctypes.CDLL("libc.so.6")
+    except OSError:
+        return False
+    return bool(libc.mallopt(trim_threshold, 2**31 - 1) and libc.mallopt(mmap_max, 0))
+
+
 def interleaved_times(
     calls: Mapping[str, Callable[[], object]], rounds: int, warmup: int = 2
 ) -> dict[str, list[float]]:
-    """Seconds of each call, one of each a round, so that drift of the machine hits all alike."""
+    """Seconds of each call, one of each a round, so that drift of the machine hits all alike.
+
+    Each round has an order of its own: what ran before leaves memory and caches in a better or worse state.
+    """
     for _ in range(warmup):
         for call in calls.values():
             call()
     times: dict[str, list[float]] = {name: [] for name in calls}
+    order, shuffler = list(calls), random.Random(0)
     for _ in range(rounds):
-        for name, call in calls.items():
+        shuffler.shuffle(order)
+        for name in order:
             began = time.perf_counter()
-            call()
+            calls[name]()
             times[name].append(time.perf_counter() - began)
     return times
 

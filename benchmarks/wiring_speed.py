@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from harness import interleaved_times, median_ratio, training_step, write_record
+from harness import interleaved_times, keep_memory, median_ratio, training_step, write_record
 from torch import Tensor, nn
 
 import diffsparse as ds
@@ -126,6 +126,7 @@ def main() -> None:
     args = parser.parse_args()
     results = {
         "config": vars(args),
+        "keeps_memory": keep_memory(),
         "training": training(args.training_width, args.training_batch, args.rounds),
         "inference": inference(args.width, args.dead, args.batches, args.rounds),
         "targets": {"speed_up": TARGET},
