@@ -14,7 +14,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 import torch_pruning as tp
-from harness import interleaved_times, keep_memory, median_ratio, write_record
+from harness import forward_of, interleaved_times, keep_memory, median_ratio, write_record
 from torch import Tensor, nn
 
 import diffsparse as ds
@@ -104,16 +104,6 @@ def _same_norm(norm: nn.BatchNorm2d) -> nn.Module:
     plain = nn.BatchNorm2d(norm.num_features)
     index = getattr(norm, "select_index", None)
     return plain if index is None else Selected(index.clone(), plain)
-
-
-def forward_of(model: nn.Module, x: Tensor) -> Callable[[], Tensor]:
-    model.eval()
-
-    @torch.no_grad()
-    def run() -> Tensor:
-        return model(x)
-
-    return run
 
 
 def learned_net(depth: int, epochs: int, strength: float) -> nn.Module:

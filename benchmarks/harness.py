@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.profiler import ProfilerActivity, profile
 
@@ -72,6 +72,17 @@ def peak_bytes(call: Callable[[], object]) -> int:
         held += change
         peak = max(peak, held)
     return peak
+
+
+def forward_of(model: nn.Module, x: Tensor) -> Callable[[], Tensor]:
+    """One pass of `model` on `x`, in eval mode and without gradients."""
+    model.eval()
+
+    @torch.no_grad()
+    def run() -> Tensor:
+        return model(x)
+
+    return run
 
 
 def training_step(model: nn.Module, optimizer: Optimizer, penalty: ds.Penalty | None, batch: int) -> Callable[[], None]:

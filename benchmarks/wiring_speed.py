@@ -10,8 +10,8 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from harness import interleaved_times, keep_memory, median_ratio, training_step, write_record
-from torch import Tensor, nn
+from harness import forward_of, interleaved_times, keep_memory, median_ratio, training_step, write_record
+from torch import nn
 
 import diffsparse as ds
 from diffsparse.models.mobilenet import MobileNetV1
@@ -81,14 +81,6 @@ def with_dead_edges(width: float, rate: float) -> WiredMobileNet:
         norm.bias.data.normal_(0, 0.2)
         norm.running_var.uniform_(0.5, 1.5)
     return net.eval()
-
-
-def forward_of(model: nn.Module, x: Tensor) -> Callable[[], Tensor]:
-    @torch.no_grad()
-    def run() -> Tensor:
-        return model(x)
-
-    return run
 
 
 def inference(width: float, rate: float, batches: list[int], rounds: int) -> list[dict[str, Any]]:

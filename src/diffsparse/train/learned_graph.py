@@ -64,11 +64,11 @@ def draw_learned_graph(graph: Tensor, data: DataSet, folder: RunFolder, watcher:
     """
     road_map, names, positions = _known_map(data)
     try:
-        _save(draw_heat_map(graph, road_map, names=names), folder, "graph")
+        save_formats(draw_heat_map(graph, road_map, names=names), folder, "graph")
         if nonzeros(graph) > MOST_DRAWN:
             watcher.say(f"no roads.svg: {nonzeros(graph):,} edges are too many to tell apart")
         else:
-            _save(draw_graph(graph, road_map, names=names, positions=positions), folder, "roads")
+            save_formats(draw_graph(graph, road_map, names=names, positions=positions), folder, "roads")
     except SparsityError as error:
         watcher.say(f"no pictures of the graph: {error}")
 
@@ -80,6 +80,7 @@ def _known_map(data: DataSet) -> tuple[Tensor | None, tuple[str, ...] | None, Te
     return None, None, None
 
 
-def _save(figure: "Figure", folder: RunFolder, name: str) -> None:
+def save_formats(figure: "Figure", folder: RunFolder, name: str) -> None:
+    """Write one picture in every format, beside the other files of a run."""
     for ending in FORMATS:
         save_picture(folder.file(f"{name}{ending}"), figure)

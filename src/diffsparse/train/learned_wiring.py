@@ -7,10 +7,11 @@ from torch import nn
 
 from diffsparse.baselines import wired_stages
 from diffsparse.errors import SparsityError
-from diffsparse.graphs.picture import FORMATS
 from diffsparse.train.folder import RunFolder
+from diffsparse.train.learned_graph import save_formats
 from diffsparse.train.watcher import Watcher
-from diffsparse.wiring import WiringGraph, draw_wiring, wiring_cost, wiring_graph
+from diffsparse.wiring import WiringGraph, wiring_cost, wiring_graph
+from diffsparse.wiring.picture import wiring_figure
 
 
 def learned_wiring(model: nn.Module) -> WiringGraph | None:
@@ -43,7 +44,6 @@ def wiring_figures(graph: WiringGraph, size: int) -> dict[str, Any]:
 def draw_learned_wiring(graph: WiringGraph, folder: RunFolder, watcher: Watcher) -> None:
     """The picture `wiring` as SVG and PNG; only a word to the watcher where there is nothing to draw with."""
     try:
-        for ending in FORMATS:
-            draw_wiring(graph, folder.file(f"wiring{ending}"))
+        save_formats(wiring_figure(graph), folder, "wiring")
     except SparsityError as error:
         watcher.say(f"no picture of the wiring: {error}")

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -11,6 +11,9 @@ from torch import Tensor, nn
 
 from diffsparse.graphs.picture import blank_figure, save_picture
 from diffsparse.wiring.graph import Live, StageGraph, WiringGraph, live_recursively, wiring_graph
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 MOST_LINES = 20_000
 """Edges of a stage beyond this are thinned out evenly."""
@@ -36,7 +39,12 @@ def draw_wiring(net: nn.Module | WiringGraph, path: str | os.PathLike[str]) -> P
         >>> draw_wiring(WiredMobileNet(width=0.125, small=True), tempfile.mkdtemp() + "/wiring.svg").name
         'wiring.svg'
     """
-    graph = net if isinstance(net, WiringGraph) else wiring_graph(net)
+    save_picture(path, wiring_figure(net if isinstance(net, WiringGraph) else wiring_graph(net)))
+    return Path(path)
+
+
+def wiring_figure(graph: WiringGraph) -> "Figure":
+    """The picture of `draw_wiring`, not yet written."""
     live = live_recursively(graph)
     columns = 1 + sum(stage.shape.groups for stage in graph.stages)
     figure = blank_figure(max(8.0, 0.95 * columns + 1), 8.5)
@@ -45,8 +53,7 @@ def draw_wiring(net: nn.Module | WiringGraph, path: str | os.PathLike[str]) -> P
     for i, stage in enumerate(graph.stages):
         _draw_degrees(figure.add_subplot(grid[1, i]), stage, live, i)
     figure.suptitle(_title(graph, live))
-    save_picture(path, figure)
-    return Path(path)
+    return figure
 
 
 def _title(graph: WiringGraph, live: Live) -> str:
