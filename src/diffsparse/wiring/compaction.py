@@ -1,58 +1,21 @@
 """From a wired network to the one that computes the same with its live nodes and edges only."""
 
 import copy
-from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, Generic, TypeVar, cast
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from diffsparse.compact import Compacted, compact
-from diffsparse.compact.adaptors import EXPAND, FILL, SELECT
 from diffsparse.compact.bake import check_model
 from diffsparse.compact.verify import default_tolerance, difference, random_like
 from diffsparse.errors import SparsityError
 from diffsparse.measure.example import Example
-from diffsparse.measure.latency import time_interleaved
-from diffsparse.wiring.stage import OrdinaryStage, WiredStage
-from diffsparse.wiring.table import DenseMix, SparseMix, TableStage
+from diffsparse.wiring.products import MixChoice, choose_products
+from diffsparse.wiring.stage import WiredStage
 
 Model = TypeVar("Model", bound=nn.Module)
-
-PIECES = (4, 16, 64)
-"""Images at once that are tried for a stage, besides the whole batch."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class MixChoice:
-    """How the edges into one group of nodes are computed, and what was measured."""
-
-    name: str
-    """Qualified name of the group's edges."""
-    outputs: int
-    """Target nodes that are left."""
-    sources: int
-    """Source nodes that are left."""
-    edges: int
-    """Edges between them."""
-    dense_seconds: float
-    """Time of the dense product on the example."""
-    sparse_seconds: float
-    """Time of the sparse product on the example."""
-
-    @property
-    def sparse(self) -> bool:
-        """Whether the sparse product was faster."""
-        return self.sparse_seconds < self.dense_seconds
-
-    def __str__(self) -> str:
-        return (
-            f"{self.name}: {self.edges} edges from {self.sources} to {self.outputs} nodes "
-            f"({self.edges / (self.sources * self.outputs):.1%}), dense {1e3 * self.dense_seconds:.3f} ms, "
-            f"sparse {1e3 * self.sparse_seconds:.3f} ms"
-        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,7 +75,7 @@ def compact_wiring(model: Model, example_inputs: Any, *, tolerance: float | None
         raise SparsityError(f"{type(model).__name__} has no WiredStage; use diffsparse.compact")
     compacted = compact(with_ordinary_stages(model), example_inputs, tolerance=tolerance, fold=True)
     example = Example.of(example_inputs)
-    fast, choices = _choose_products(copy.deepcopy(compacted.model).eval(), example)
+    fast, choices = choose_products(copy.deepcopy(compacted.model).eval(), example)
     apart = _largest_difference(copy.deepcopy(model).eval(), fast, example)
     limit = default_tolerance(model) if tolerance is None else tolerance
     if not apart <= limit:
@@ -126,93 +89,3 @@ def _largest_difference(original: nn.Module, fast: nn.Module, example: Example) 
     given = (example.args, example.kwargs)
     trials = [given, random_like(given, torch.Generator().manual_seed(0))]
     return max(difference(original(*args, **kwargs), fast(*args, **kwargs)) for args, kwargs in trials)
-
-
-@torch.no_grad()
-def _choose_products(model: nn.Module, example: Example) -> tuple[nn.Module, tuple[MixChoice, ...]]:
-    """`model`, its ordinary stages in the form that runs fastest, and how the products of that form were chosen."""
-    stages = [(name, stage) for name, stage in model.named_modules() if isinstance(stage, OrdinaryStage)]
-    seen = _recorded(model, [module for _, stage in stages for module in (stage, *stage.mixes)], example)
-    choices: list[MixChoice] = []
-    for name, stage in stages:
-        if stage not in seen:
-            continue
-        batch = len(seen[stage])
-        pieces = [*(n for n in PIECES if n < batch), batch]
-        made, mixes = [], nn.ModuleList()
-        for key, mix in stage.mixes.named_children():
-            choice, product = _product(f"{name}.mixes.{key}".lstrip("."), mix, seen[mix])
-            made += [] if choice is None else [choice]
-            mixes.append(product)
-        rows = seen[stage.mixes[-1]].shape[1]
-        fastest = _fastest([stage, *(TableStage(stage.nodes, mixes, rows, n) for n in pieces)], seen[stage])
-        if fastest is not stage:
-            model = _replaced(model, name, fastest.eval())
-            choices += made
-    return model, tuple(choices)
-
-
-def _recorded(model: nn.Module, modules: Sequence[nn.Module], example: Example) -> dict[nn.Module, Tensor]:
-    """The input of each of the modules that runs on the example, as it is before any hook of the module's own."""
-    seen: dict[nn.Module, Tensor] = {}
-    handles = [
-        module.register_forward_pre_hook(lambda module, args: seen.update({module: args[0]}), prepend=True)
-        for module in modules
-    ]
-    try:
-        example.run(model)
-    finally:
-        for handle in handles:
-            handle.remove()
-    return seen
-
-
-def _product(name: str, mix: nn.Module, maps: Tensor) -> tuple[MixChoice | None, nn.Module]:
-    """The faster product for an ordinary convolution on these maps; what is no such convolution stays."""
-    if type(mix) is not nn.Conv2d:
-        return None, mix
-    matrix, bias = _matrix(mix, maps.shape[1])
-    dense, sparse = DenseMix(matrix, bias), SparseMix(matrix, bias)
-    some = maps[: PIECES[1]]
-    table = some.transpose(0, 1).reshape(some.shape[1], -1)
-    slow, quick = _times([dense, sparse], table)
-    choice = MixChoice(
-        name=name,
-        outputs=mix.out_channels,
-        sources=mix.in_channels,
-        edges=sparse.values.numel(),
-        dense_seconds=slow,
-        sparse_seconds=quick,
-    )
-    return choice, sparse if choice.sparse else dense
-
-
-def _matrix(conv: nn.Conv2d, sources: int) -> tuple[Tensor, Tensor | None]:
-    """Weight and bias of a 1x1 convolution and the select and expand around it, on all `sources` maps."""
-    weight, bias = conv.weight[:, :, 0, 0], conv.bias
-    matrix = weight.new_zeros(len(weight), sources)
-    matrix[:, getattr(conv, SELECT, slice(None))] = weight
-    if not hasattr(conv, EXPAND):
-        return matrix, bias
-    full = conv.get_buffer(FILL).clone()
-    full[conv.get_buffer(EXPAND)] = 0.0 if bias is None else bias
-    return matrix.new_zeros(len(full), sources).index_copy(0, conv.get_buffer(EXPAND), matrix), full
-
-
-def _fastest(candidates: Sequence[nn.Module], x: Tensor) -> nn.Module:
-    times = _times(candidates, x)
-    return candidates[times.index(min(times))]
-
-
-def _times(modules: Sequence[nn.Module], x: Tensor) -> list[float]:
-    """Seconds of each module on `x`: the lower quartile, which other work on the machine disturbs least."""
-    calls = [partial(module, x) for module in modules]
-    return [one.lower_quartile for one in time_interleaved(calls, device=x.device, seconds=0.01, warmup=1, min_runs=7)]
-
-
-def _replaced(model: nn.Module, name: str, stage: nn.Module) -> nn.Module:
-    if not name:
-        return stage
-    owner, _, key = name.rpartition(".")
-    model.get_submodule(owner)._modules[key] = stage
-    return model
