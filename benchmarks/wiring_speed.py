@@ -1,12 +1,13 @@
 """What a training step of a wired network costs beside a MobileNet of equal dense MACs, and what compaction gives back.
 
-Edges die at random here, the worst case for compaction: hardly any node loses all of its edges. Learned graphs lose
-nodes as well.
+Edges die at random here, the worst case for compaction: hardly any node loses all of its edges. Give a network that
+`diffsparse train` has left, with learned zeros, by `--trained`; it is timed as well.
 """
 
 import argparse
 import statistics
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,9 +15,10 @@ from harness import forward_of, interleaved_times, keep_memory, median_ratio, tr
 from torch import nn
 
 import diffsparse as ds
+from diffsparse.models import create
 from diffsparse.models.mobilenet import MobileNetV1
 from diffsparse.models.wired_mobilenet import WiredMobileNet
-from diffsparse.wiring import Differentiable, Proximal, compact_wiring, wiring_cost
+from diffsparse.wiring import Differentiable, Proximal, compact_wiring, wiring_cost, wiring_graph
 
 TARGET = 3.0
 """How many times faster than the gated network the compact one is to be where 95 % of the edges are gone."""
@@ -83,11 +85,18 @@ def with_dead_edges(width: float, rate: float) -> WiredMobileNet:
     return net.eval()
 
 
-def inference(width: float, rate: float, batches: list[int], rounds: int) -> list[dict[str, Any]]:
+def trained(model: str, path: Path) -> nn.Module:
+    """The network that `diffsparse train --method ds` has left in a file."""
+    net: nn.Module = ds.load(path, create(model, num_classes=10)).eval()
+    return net
+
+
+def inference(net: nn.Module, what: str, batches: list[int], rounds: int) -> dict[str, Any]:
     """Gated, compact with dense edges, and compact with measured products, in turns."""
-    net = with_dead_edges(width, rate)
+    graph = wiring_graph(net)
+    gone = 1 - graph.edge_count / graph.usable_edges
     rows = []
-    print(f"inference, {rate:.0%} of the edges dead at random, wired width {width}")
+    print(f"inference, {what}: {gone:.1%} of {graph.usable_edges:,} edges gone")
     for batch in batches:
         x = torch.randn(batch, 3, 32, 32)
         small = compact_wiring(net, x)
@@ -104,7 +113,7 @@ def inference(width: float, rate: float, batches: list[int], rounds: int) -> lis
         rows.append(row)
         seconds = "  ".join(f"{name} {value * 1e3:7.1f} ms" for name, value in row["median_seconds"].items())
         print(f"  batch {batch:>3}  {seconds}  {row['speed_up']:5.2f} x faster (target {TARGET:g})")
-    return rows
+    return {"gone": gone, "usable_edges": graph.usable_edges, "rows": rows}
 
 
 def main() -> None:
@@ -115,12 +124,18 @@ def main() -> None:
     parser.add_argument("--dead", type=float, default=0.95, help="share of dead edges")
     parser.add_argument("--batches", type=int, nargs="+", default=[1, 16, 64])
     parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument(
+        "--trained", nargs=2, action="append", default=[], metavar=("MODEL", "FILE"),
+        help="for example wired-mobilenet-0.125 runs/RUN/trained.safetensors, of a run with method ds on CIFAR-10",
+    )  # fmt: skip
     args = parser.parse_args()
+    networks = {f"dead at random, width {args.width:g}": with_dead_edges(args.width, args.dead)}
+    networks |= {f"trained {model}": trained(model, Path(path)) for model, path in args.trained}
     results = {
-        "config": vars(args),
+        "config": vars(args) | {"trained": [model for model, _ in args.trained]},
         "keeps_memory": keep_memory(),
         "training": training(args.training_width, args.training_batch, args.rounds),
-        "inference": inference(args.width, args.dead, args.batches, args.rounds),
+        "inference": {what: inference(net, what, args.batches, args.rounds) for what, net in networks.items()},
         "targets": {"speed_up": TARGET},
     }
     print(f"written to {write_record('wiring_speed', results).name}")

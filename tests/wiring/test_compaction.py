@@ -21,7 +21,8 @@ from diffsparse.wiring import (
     products,
     with_ordinary_stages,
 )
-from diffsparse.wiring.table import DenseMix, SparseMix, TableStage
+from diffsparse.wiring.bags import DenseMix, SparseMix
+from diffsparse.wiring.table import TableStage
 from tests.wiring.nets import drop, shifted, tiny
 
 LAYOUT = ((4, 6, 1, 2), (6, 8, 2, 3))

@@ -11,8 +11,9 @@ from torch import Tensor, nn
 from diffsparse.compact.adaptors import EXPAND, FILL, SELECT, ExpandOutput
 from diffsparse.measure.example import Example
 from diffsparse.measure.latency import time_interleaved
+from diffsparse.wiring.bags import DenseMix, Mix, SparseFilters, SparseMix
 from diffsparse.wiring.stage import Nodes, OrdinaryStage
-from diffsparse.wiring.table import DenseMix, ImagesLast, Mix, OnMaps, SparseMix, SparseNodes, TableStage, images_last
+from diffsparse.wiring.table import ImagesLast, OnMaps, SparseNodes, TableStage, images_last
 
 PIECES = (16, 64)
 """Images at once that are tried for a stage, besides the whole batch."""
@@ -89,11 +90,16 @@ def _tables(
 
 def _nodes(group: nn.Module, front: nn.Module | None) -> nn.Module:
     """Nodes behind a mix on maps with the images last, in the sparse form unless compaction has made them special."""
-    if type(group) is Nodes and type(group.filter) is nn.Conv2d and type(group.norm) in (nn.BatchNorm2d, nn.Identity):
-        hooks = [hook for part in group.modules() for hook in _hooks(part) if part is not group.norm]
-        hooks += [hook for hook in _hooks(group.norm) if not isinstance(hook, ExpandOutput)]
-        if not hooks:
-            return SparseNodes(group.norm, group.filter, inplace=isinstance(front, Mix))
+    if not (type(group) is Nodes and type(group.filter) is nn.Conv2d):
+        return OnMaps(group)
+    norm: nn.Module = group.norm
+    inplace = isinstance(front, Mix)
+    hooks = [hook for part in group.modules() for hook in _hooks(part)]
+    if type(norm) in (nn.BatchNorm2d, nn.Identity) and not hooks:
+        return SparseNodes(norm, SparseFilters(group.filter), inplace=inplace)
+    if type(norm) is nn.Identity and _hooks(norm) == hooks and [type(hook) for hook in hooks] == [ExpandOutput]:
+        filters = SparseFilters(group.filter, norm.get_buffer(EXPAND), norm.get_buffer(FILL).relu())
+        return SparseNodes(nn.Identity(), filters, inplace=inplace)
     return OnMaps(group)
 
 
