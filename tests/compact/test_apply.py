@@ -116,3 +116,15 @@ def test_slices_are_the_channels_that_live() -> None:
     small = ds.compact(model, X).model
     assert torch.equal(small.conv.weight, model.conv.weight[complement(0, 1)])
     assert torch.equal(small.norm.running_mean, model.norm.running_mean[complement(0, 1)])
+
+
+def test_norms_without_tensors_stay_as_they_are() -> None:
+    torch.manual_seed(0)
+    norms = nn.InstanceNorm2d(8), nn.BatchNorm2d(4, affine=False, track_running_stats=False)
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), norms[0], nn.ReLU(), nn.Conv2d(8, 4, 3), norms[1]).eval()
+    model[0].weight.data[:5] = 0.0
+    model[0].bias.data[:5] = 0.0
+    small = ds.compact(model, torch.randn(2, 3, 8, 8)).model
+    assert small[0].out_channels == 3
+    x = torch.randn(3, 3, 9, 9)
+    assert torch.allclose(small(x), model(x), atol=1e-5)

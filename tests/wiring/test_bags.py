@@ -1,3 +1,6 @@
+import copy
+import pickle
+
 import pytest
 import torch
 from torch import nn
@@ -72,3 +75,16 @@ def test_filters_of_constant_nodes() -> None:
         full[:, live] = x
         got = filters.to(dtype)(images_last(x)).permute(3, 0, 1, 2)
         assert torch.allclose(got, conv.to(dtype)(full), atol=1e-6)
+
+
+def test_layouts_of_the_last_sizes_are_kept_and_not_copied() -> None:
+    filters = SparseFilters(nn.Conv2d(3, 3, 3, padding=1, groups=3, bias=False))
+    for size in (4, 5, 4, 6, 7, 8, 4):
+        before = filters._layouts
+        filters(torch.randn(3, size, size, 2))
+        assert (filters._layouts is before) == (size in [layout.key[0][1] for layout in before])
+    assert [layout.key[0][1] for layout in filters._layouts] == [4, 8, 7, 6]
+    for other in (copy.deepcopy(filters), pickle.loads(pickle.dumps(filters))):
+        assert other._layouts == ()
+        x = torch.randn(3, 5, 5, 2)
+        assert torch.equal(other(x), filters(x))

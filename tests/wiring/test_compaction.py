@@ -2,7 +2,7 @@
 
 import copy
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import diffsparse as ds
+from diffsparse.compact.bake import bake
 from diffsparse.errors import SparsityError, SparsityWarning
 from diffsparse.models.wired_mobilenet import WiredMobileNet
 from diffsparse.wiring import (
@@ -19,10 +20,9 @@ from diffsparse.wiring import (
     WiredStage,
     compact_wiring,
     products,
-    with_ordinary_stages,
 )
 from diffsparse.wiring.bags import DenseMix, SparseMix
-from diffsparse.wiring.table import TableStage
+from diffsparse.wiring.table import SparseNodes, TableStage
 from tests.wiring.nets import drop, shifted, tiny
 
 LAYOUT = ((4, 6, 1, 2), (6, 8, 2, 3))
@@ -192,6 +192,100 @@ def test_stages_in_a_sequence_pass_their_maps_on_as_they_are(winner) -> None:
         assert [stage.contiguous for stage in small.model] == [False, True]
 
 
+class Around(nn.Module):
+    """Calls a sequence of two stages, and does more with it."""
+
+    def __init__(self, more: Callable[["Around", Tensor], Tensor]) -> None:
+        super().__init__()
+        self.stages = nn.Sequential(WiredStage(2, 4, groups=2), WiredStage(4, 4))
+        self.again = nn.ModuleList([self.stages[0]])
+        self.more = more
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.more(self, x)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        lambda net, x: net.stages(x) + net.stages[0](x).view(x.shape[0], 4, *x.shape[2:]),
+        lambda net, x: net.stages(x.sub_(0.5).mul_(2)),
+        lambda net, x: net.stages(x) + torch.randn(()),
+        lambda net, x: net.stages[1](net.again[0](x)) + x[:, :1],
+        lambda net, x: net.stages(x).mean((2, 3)) + net.stages(torch.nn.functional.avg_pool2d(x, 2)).mean((2, 3)),
+    ],
+    ids=["member called as well", "writes to its input", "draws numbers", "two names", "two sizes"],
+)
+def test_networks_around_stages(more, winner) -> None:
+    torch.manual_seed(0)
+    net = shifted(Around(more))
+    example = torch.randn(1, 2, 8, 8)
+    given = example.clone()
+    small = compact_wiring(net, example)
+    assert torch.equal(example, given)
+    kinds = {type(small.model.stages[0]), type(small.model.again[0])}
+    assert kinds == ({OrdinaryStage} if winner == "ordinary" else {TableStage})
+    for size in (8, 9, 5):
+        x = torch.randn(3, 2, size, size)
+        torch.manual_seed(1)
+        expected = net(x.clone())
+        torch.manual_seed(1)
+        assert torch.allclose(small.model(x.clone()), expected, atol=1e-5)
+
+
+def per_batch(stage: WiredStage) -> None:
+    stage.nodes[1].norm = nn.BatchNorm2d(6, track_running_stats=False)
+
+
+def per_image(stage: WiredStage) -> None:
+    stage.nodes[1].norm = nn.InstanceNorm2d(6)
+
+
+def hooked(stage: WiredStage) -> None:
+    stage.nodes[1].register_forward_hook(lambda module, args, output: output * 2)
+
+
+@pytest.mark.parametrize("edit", [per_batch, per_image, hooked])
+def test_stages_with_other_parts_stay_ordinary(edit, winner) -> None:
+    torch.manual_seed(0)
+    stage = shifted(WiredStage(2, 6, groups=2))
+    edit(stage)
+    small = compact_wiring(stage.eval(), torch.randn(16, 2, 6, 6))
+    assert isinstance(small.model, OrdinaryStage)
+    x = torch.randn(70, 2, 6, 6)
+    assert torch.allclose(small.model(x), stage(x), atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"bias": True}, {"padding_mode": "circular"}, {"groups": 1}, {"padding": "same"}, {"dilation": 2, "padding": 2}],
+    ids=str,
+)
+def test_other_filters_run_as_they_are(change, winner) -> None:
+    torch.manual_seed(0)
+    stage = shifted(WiredStage(2, 6, groups=2))
+    usual = {"padding": 1, "groups": 6, "bias": False}
+    stage.nodes[1].filter = nn.Conv2d(6, 6, 3, **(usual | change))
+    same(stage, compact_wiring(stage, torch.randn(2, 2, 6, 6)).model)
+
+
+def test_small_batches_of_large_maps_do_without_layouts(monkeypatch) -> None:
+    monkeypatch.setattr(products, "_times", lambda modules, x: [2.0, *[1.0] * (len(modules) - 1)])
+    monkeypatch.setattr(products, "PIECES", (64,))
+    monkeypatch.setattr(products, "LARGEST_LAYOUT", 6 * 8 * 8 * 72)
+    stage = shifted(WiredStage(2, 4, groups=2))
+    for images, size, sparse in ((1, 8, True), (1, 9, False), (18, 9, True)):
+        small = compact_wiring(stage, torch.randn(images, 2, size, size)).model
+        assert all(isinstance(group, SparseNodes) == sparse for group in small.nodes)
+
+
+def test_what_is_compact_already(winner, tmp_path: Path) -> None:
+    net = tiny(drop(0.7, seed=2), *LAYOUT)
+    ds.save(ds.compact(net, torch.randn(2, 2, 8, 8)), tmp_path / "net.safetensors")
+    loaded = ds.load(tmp_path / "net.safetensors", tiny(drop(0.0), *LAYOUT, seed=5)).eval()
+    same(net, compact_wiring(loaded, torch.randn(2, 2, 8, 8)).model)
+
+
 def test_products_are_measured() -> None:
     torch.manual_seed(0)
     stage = shifted(WiredStage(512, 512))
@@ -221,7 +315,7 @@ def test_a_network_without_wired_stages() -> None:
 
 def test_ordinary_stages_are_a_copy() -> None:
     net = tiny(drop(0.5), *LAYOUT)
-    plain = with_ordinary_stages(net)
+    plain = bake(net)
     assert [type(stage) for stage in plain.stages] == [OrdinaryStage, OrdinaryStage]
     assert [type(stage) for stage in net.stages] == [WiredStage, WiredStage]
     same(net, plain)
@@ -233,7 +327,7 @@ def test_the_compact_network_goes_to_a_file_and_back(tmp_path: Path) -> None:
     net = tiny(drop(0.7, seed=2), *LAYOUT)
     small = compact_wiring(net, torch.randn(2, 2, 8, 8))
     ds.save(small.compacted, tmp_path / "net.safetensors")
-    fresh = with_ordinary_stages(tiny(drop(0.0), *LAYOUT, seed=5))
+    fresh = bake(tiny(drop(0.0), *LAYOUT, seed=5))
     same(net, ds.load(tmp_path / "net.safetensors", fresh).eval())
 
 

@@ -4,9 +4,10 @@ import pytest
 import torch
 from torch import nn
 
+from diffsparse.compact.bake import bake
 from diffsparse.errors import SparsityError
 from diffsparse.models.wired_mobilenet import WiredMobileNet
-from diffsparse.wiring import WiringGraph, live_by_one_hop, live_recursively, wiring_graph, with_ordinary_stages
+from diffsparse.wiring import WiringGraph, live_by_one_hop, live_recursively, wiring_graph
 from tests.wiring.nets import drop, tiny
 
 LAYOUT = ((3, 4, 1, 2), (4, 5, 2, 3), (5, 4, 1, 1))
@@ -93,7 +94,7 @@ def test_what_is_no_wired_network() -> None:
     with pytest.raises(SparsityError, match="Linear is no wired network"):
         wiring_graph(nn.Linear(2, 2))
     with pytest.raises(SparsityError, match="must be a WiredStage; give the gated network"):
-        wiring_graph(with_ordinary_stages(tiny(drop(0.5), *LAYOUT)))
+        wiring_graph(bake(tiny(drop(0.5), *LAYOUT)))
     broken = tiny(drop(0.5), *LAYOUT)
     broken.stages = nn.Sequential(*reversed(broken.stages))
     with pytest.raises(SparsityError, match="do not follow each other"):

@@ -80,3 +80,26 @@ def test_half_precision_keeps_gates_in_float32() -> None:
 def test_wrong_numbers(wrong) -> None:
     with pytest.raises(SparsityError, match=next(iter(wrong))):
         WiredStage(**{"inputs": 2, "outputs": 2, **wrong})
+
+
+def test_ordinary_keeps_hooks_and_leaves_flags_alone() -> None:
+    torch.manual_seed(0)
+    stage = WiredStage(2, 3, groups=2).train()
+    stage.nodes[0].norm.eval()
+    stage.register_forward_hook(lambda module, args, output: output * 2)
+    plain = stage.ordinary()
+    assert not stage.nodes[0].norm.training
+    assert (plain.training, plain.mixes[1].training, stage.nodes[1].norm.training) == (True, True, True)
+    x = torch.randn(2, 2, 4, 4)
+    assert torch.allclose(plain.eval()(x), stage.eval()(x), atol=1e-6)
+    plain.register_forward_hook(lambda module, args, output: output * 2)
+    assert not torch.allclose(plain(x), stage(x), atol=1e-6)
+
+
+def test_a_stage_with_a_forward_of_its_own_has_no_ordinary_form() -> None:
+    class Residual(WiredStage):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x) + x
+
+    with pytest.raises(SparsityError, match="Residual has a forward of its own"):
+        Residual(2, 2).ordinary()

@@ -161,6 +161,5 @@ def _true_attributes(module: nn.Module) -> dict[str, int]:
         return {"num_parameters": module.weight.numel()}
     if isinstance(module, nn.modules.batchnorm._NormBase):
         like = module.running_mean if module.running_mean is not None else module.weight
-        assert isinstance(like, Tensor)
-        return {"num_features": like.shape[0]}
+        return {} if like is None else {"num_features": like.shape[0]}
     return {}

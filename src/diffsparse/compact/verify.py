@@ -114,7 +114,7 @@ class Trials:
     def largest_difference(self, compacted: nn.Module, *, any_size: bool = True) -> float:
         """Largest relative difference of the outputs; other sizes are left out unless `any_size`."""
         trials = [(self._example, self._answer), *self._others[any_size]]
-        return max(difference(answer, _run(compacted, trial)) for trial, answer in trials)
+        return max(difference(answer, run_on_copies(compacted, trial)) for trial, answer in trials)
 
 
 def _trials(example: Any, any_size: bool) -> Iterator[Any]:
@@ -143,7 +143,7 @@ def _until_telling(answered: Iterable[tuple[Any, Any]]) -> Iterator[tuple[Any, A
 
 def _answer(model: nn.Module, trial: Any) -> Any:
     try:
-        return _run(model, trial)
+        return run_on_copies(model, trial)
     except Exception:
         # whatever the user's model raises, it does not take this input
         return None
@@ -164,7 +164,8 @@ def copied(thing: Any) -> Any:
     return _each_tensor(torch.clone, thing)
 
 
-def _run(model: nn.Module, trial: Any) -> Any:
+def run_on_copies(model: nn.Module, trial: Any) -> Any:
+    """What the model gives for positional and keyword arguments, under `same_draws`."""
     args, kwargs = copied(trial)
     with same_draws():
         return model(*args, **kwargs)

@@ -1,6 +1,6 @@
 """Networks whose wiring is learned: channels are nodes, and edges between them live or die."""
 
-from diffsparse.wiring.compaction import CompactWiring, compact_wiring, with_ordinary_stages
+from diffsparse.wiring.compaction import CompactWiring, compact_wiring
 from diffsparse.wiring.costs import WiringCost, wiring_cost
 from diffsparse.wiring.edges import EdgeRule, Edges, StageShape
 from diffsparse.wiring.graph import WiringGraph, live_by_one_hop, live_recursively, wiring_graph
@@ -29,5 +29,4 @@ __all__ = [
     "live_recursively",
     "wiring_cost",
     "wiring_graph",
-    "with_ordinary_stages",
 ]

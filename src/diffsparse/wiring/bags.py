@@ -12,6 +12,9 @@ from torch import Tensor, nn
 
 Bias = Tensor | None
 
+LAYOUTS = 4
+"""How many sizes of maps filters are kept laid out for."""
+
 
 class Mix(nn.Module):
     """What target nodes receive: maps (sources, H, W, images) to maps (outputs, H, W, images)."""
@@ -69,10 +72,10 @@ class SparseMix(Mix):
         return f"{super().extra_repr()}, edges={self.values.numel()}"
 
 
-class _Reads(NamedTuple):
-    """Which pixels the filters read on maps of one size, as compressed rows: a row for each pixel they give."""
+class _Layout(NamedTuple):
+    """The sparse product of filters on maps of one size: a compressed row for each pixel that they give."""
 
-    given: tuple[torch.Size, torch.dtype, torch.device]
+    key: tuple[torch.Size, torch.dtype, torch.device]
     size: tuple[int, int]
     columns: Tensor
     starts: Tensor
@@ -87,10 +90,10 @@ class SparseFilters(nn.Module):
     """A depthwise convolution as a sparse product: each pixel it gives is a bag of the pixels its filter reads.
 
     On CPUs, with more than a few images, it takes a tenth to half of the time of the convolution. The product is laid
-    out for the size of the maps, and again when that changes.
+    out for the size of the maps and copies the weights; layouts of the last sizes are kept until others are loaded.
 
     Args:
-        conv: a depthwise convolution without bias.
+        conv: one for which `fits` holds.
         live: the nodes that there are maps of; all by default.
         fill: a number for each node, which is all over the map of one that is not live.
 
@@ -108,35 +111,49 @@ class SparseFilters(nn.Module):
         nodes = torch.arange(len(self.weight), device=self.weight.device)
         self.register_buffer("live", nodes if live is None else live)
         self.register_buffer("fill", self.weight.new_zeros(len(nodes)) if fill is None else fill)
-        self._reads: _Reads | None = None
+        # replaced, never written to: several threads may be in the forward pass
+        self._layouts: tuple[_Layout, ...] = ()
+
+    @staticmethod
+    def fits(conv: nn.Module) -> bool:
+        """Whether it is a depthwise convolution without anything that this class does not know."""
+        return (
+            type(conv) is nn.Conv2d
+            and conv.groups == conv.in_channels == conv.out_channels
+            and conv.bias is None
+            and conv.dilation == (1, 1)
+            and conv.padding_mode == "zeros"
+            and not isinstance(conv.padding, str)
+        )
 
     def forward(self, maps: Tensor) -> Tensor:
-        given = (maps.shape[:3], maps.dtype, maps.device)
-        reads = self._reads
-        if reads is None or reads.given != given:
-            self._reads = reads = self._laid_out(*given)
-        pixels = _bags(maps.flatten(0, 2), reads.columns, reads.starts, reads.values)
-        states = pixels.view(len(self.weight), *reads.size, maps.shape[3])
-        if len(reads.constant):
-            states[reads.constant] = reads.constant_states
+        key = (maps.shape[:3], maps.dtype, maps.device)
+        layout = next((one for one in self._layouts if one.key == key), None)
+        if layout is None:
+            layout = self._laid_out(*key)
+            self._layouts = (layout, *self._layouts[: LAYOUTS - 1])
+        pixels = _bags(maps.flatten(0, 2), layout.columns, layout.starts, layout.values)
+        states = pixels.view(len(self.weight), *layout.size, maps.shape[3])
+        if len(layout.constant):
+            states[layout.constant] = layout.constant_states
         return states
 
-    def _laid_out(self, shape: torch.Size, dtype: torch.dtype, device: torch.device) -> _Reads:
-        given, height, width = shape
+    def _laid_out(self, shape: torch.Size, dtype: torch.dtype, device: torch.device) -> _Layout:
+        maps, height, width = shape
         down, inside_down = self._positions(height, 0, device)
         right, inside_right = self._positions(width, 1, device)
         # nodes, rows and columns of what they give, rows and columns of their filters
         pixel = down[None, :, None, :, None] * width + right[None, None, :, None, :]
         inside = inside_down[None, :, None, :, None] & inside_right[None, None, :, None, :]
         weight = self.weight.to(device)[:, None, None]
-        map_of = torch.full_like(self.fill, -1, dtype=torch.long, device=device)
-        map_of[self.live] = torch.arange(given, device=device)
+        map_of = torch.full_like(self.fill, -1, dtype=torch.int32, device=device)
+        map_of[self.live] = torch.arange(maps, dtype=torch.int32, device=device)
         constant = (map_of < 0).nonzero()[:, 0]
         read = inside & (map_of >= 0).view(-1, 1, 1, 1, 1)
-        return _Reads(
-            given=(shape, dtype, device),
+        return _Layout(
+            key=(shape, dtype, device),
             size=(len(down), len(right)),
-            columns=(map_of.view(-1, 1, 1, 1, 1) * (height * width) + pixel)[read].int(),
+            columns=(map_of.view(-1, 1, 1, 1, 1) * (height * width) + pixel)[read],
             starts=_starts(read.sum((3, 4)).flatten()).int(),
             values=weight.expand(read.shape)[read].to(dtype),
             constant=constant,
@@ -147,12 +164,16 @@ class SparseFilters(nn.Module):
         """What is read along an axis, (given, of the filter), and which of it lies within the map."""
         kernel, stride, padding = self.weight.shape[1 + axis], self.stride[axis], self.padding[axis]
         first = torch.arange(0, size + 2 * padding - kernel + 1, stride, device=device) - padding
-        at = first[:, None] + torch.arange(kernel, device=device)
+        at = (first[:, None] + torch.arange(kernel, device=device)).int()
         return at, (at >= 0) & (at < size)
 
     def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
         super()._load_from_state_dict(*args, **kwargs)
-        self._reads = None
+        self._layouts = ()
+
+    def __getstate__(self) -> dict[str, Any]:
+        # copies and files do without
+        return vars(self) | {"_layouts": ()}
 
     def extra_repr(self) -> str:
         return f"{len(self.weight)}, stride={self.stride}, padding={self.padding}"

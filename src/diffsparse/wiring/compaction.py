@@ -4,16 +4,16 @@ import copy
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar, cast
 
-import torch
 from torch import nn
 
 from diffsparse.compact import Compacted, compact
 from diffsparse.compact.bake import check_model
-from diffsparse.compact.verify import default_tolerance, difference, random_like
+from diffsparse.compact.verify import Trials, default_tolerance, run_on_copies
 from diffsparse.errors import SparsityError
 from diffsparse.measure.example import Example
+from diffsparse.measure.undisturbed import undisturbed
 from diffsparse.wiring.products import MixChoice, choose_products
-from diffsparse.wiring.stage import WiredStage
+from diffsparse.wiring.stage import OrdinaryStage, WiredStage
 
 Model = TypeVar("Model", bound=nn.Module)
 
@@ -23,7 +23,7 @@ class CompactWiring(Generic[Model]):
     """A wired network for inference; prints as the choices made for its edges."""
 
     model: Model
-    """Without gates and dead nodes, batch norms folded, edges dense or sparse as measured; in eval mode."""
+    """Without gates and dead nodes, batch norms folded, edges dense or sparse as measured; for inference only."""
     compacted: Compacted[Model] = field(repr=False)
     """The compact network before products were chosen: ordinary layers, which can be saved, exported or trained on."""
     max_difference: float
@@ -36,17 +36,6 @@ class CompactWiring(Generic[Model]):
         return "\n".join([*lines, f"largest relative difference {self.max_difference:.2g}"])
 
 
-def with_ordinary_stages(model: Model) -> Model:
-    """A copy of `model` in which every `WiredStage` holds its edges in ordinary 1x1 convolutions."""
-    plain = copy.deepcopy(model)
-    stages = {module: module.ordinary() for module in plain.modules() if isinstance(module, WiredStage)}
-    for module in list(plain.modules()):
-        for key, child in module._modules.items():
-            if isinstance(child, WiredStage):
-                module._modules[key] = stages[child]
-    return cast(Model, stages[plain]) if isinstance(plain, WiredStage) else plain
-
-
 def compact_wiring(model: Model, example_inputs: Any, *, tolerance: float | None = None) -> CompactWiring[Model]:
     """Remove dead nodes, then run the edges that are left dense or sparse, whichever is faster on the example.
 
@@ -56,7 +45,7 @@ def compact_wiring(model: Model, example_inputs: Any, *, tolerance: float | None
     others raise. Give an example of the batch and image size that the network is to be fast for.
 
     Args:
-        model: a network with `WiredStage`s in it; it is left as it is.
+        model: a network with `WiredStage`s in it, or what `diffsparse.compact` made of one; it is left as it is.
         example_inputs: a tensor, a tuple of positional arguments or a dictionary of keyword arguments.
         tolerance: largest relative difference to accept; by default what rounding does in the model's dtype.
 
@@ -71,21 +60,19 @@ def compact_wiring(model: Model, example_inputs: Any, *, tolerance: float | None
         True
     """
     model = check_model(model)
-    if not any(isinstance(module, WiredStage) for module in model.modules()):
+    if not any(isinstance(module, WiredStage | OrdinaryStage) for module in model.modules()):
         raise SparsityError(f"{type(model).__name__} has no WiredStage; use diffsparse.compact")
-    compacted = compact(with_ordinary_stages(model), example_inputs, tolerance=tolerance, fold=True)
-    example = Example.of(example_inputs)
-    fast, choices = choose_products(copy.deepcopy(compacted.model).eval(), example)
-    apart = _largest_difference(copy.deepcopy(model).eval(), fast, example)
+    compacted = compact(model, example_inputs, tolerance=tolerance, fold=True)
+    fast, choices = choose_products(copy.deepcopy(compacted.model).eval(), compacted.example)
     limit = default_tolerance(model) if tolerance is None else tolerance
-    if not apart <= limit:
-        raise SparsityError(f"outputs differ by {apart:.3g} relative, more than the tolerance of {limit:g}")
+    apart = _difference(model, fast, compacted.example, limit, any_size=not compacted.plan.needs_size)
     return CompactWiring(model=cast(Model, fast), compacted=compacted, max_difference=apart, choices=choices)
 
 
-@torch.no_grad()
-def _largest_difference(original: nn.Module, fast: nn.Module, example: Example) -> float:
-    """On the example and on random numbers like it."""
+def _difference(model: nn.Module, fast: nn.Module, example: Example, tolerance: float, *, any_size: bool) -> float:
+    """The largest one from the gated network, on the example and elsewhere; raises if it is too large."""
     given = (example.args, example.kwargs)
-    trials = [given, random_like(given, torch.Generator().manual_seed(0))]
-    return max(difference(original(*args, **kwargs), fast(*args, **kwargs)) for args, kwargs in trials)
+    with undisturbed(model, device=example.device):
+        trials = Trials(*given, run_on_copies(model, given), tolerance)
+        trials.ask(model, any_size=any_size)
+    return trials.check(fast, any_size=any_size)

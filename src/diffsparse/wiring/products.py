@@ -1,5 +1,6 @@
 """Which form of a stage, and which product for each group of its edges, is fastest: by the clock."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -8,7 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from diffsparse.compact.adaptors import EXPAND, FILL, SELECT, ExpandOutput
+from diffsparse.compact.adaptors import EXPAND, FILL, SELECT, Constant, ConstantMap, ExpandOutput, PassOn, SelectInput
+from diffsparse.compact.verify import run_on_copies
 from diffsparse.measure.example import Example
 from diffsparse.measure.latency import time_interleaved
 from diffsparse.wiring.bags import DenseMix, Mix, SparseFilters, SparseMix
@@ -17,6 +19,11 @@ from diffsparse.wiring.table import ImagesLast, OnMaps, SparseNodes, TableStage,
 
 PIECES = (16, 64)
 """Images at once that are tried for a stage, besides the whole batch."""
+LARGEST_LAYOUT = 1 << 24
+"""Bytes that layouts of sparse filters in a stage may take, where its states do not take more."""
+
+_LAYOUT_BYTES = 9 * (4 + 4)
+_KNOWN = {OrdinaryStage, Nodes, nn.ModuleList, nn.Conv2d, nn.Identity, Constant, ConstantMap, PassOn}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,49 +64,57 @@ def choose_products(model: nn.Module, example: Example) -> tuple[nn.Module, tupl
         # each after those in front of it are chosen, as they decide how its input lies in memory
         sequence = _sequence_to_a_stage(model, name)
         seen = _recorded(model, [stage, *stage.mixes, *sequence], example)
-        if stage not in seen:
+        if stage not in seen or not all(map(_is_known, stage.modules())):
             continue
         made, mixes = [], nn.ModuleList()
         for key, mix in stage.mixes.named_children():
-            choice, product = _product(f"{name}.mixes.{key}".lstrip("."), mix, seen[mix])
+            choice, product = _product(f"{name}.mixes.{key}".lstrip("."), mix, seen[mix][0])
             made += [] if choice is None else [choice]
             mixes.append(product)
-        # nobody else sees the output if the sequence itself is called
-        passes_on = any(module in seen for module in sequence)
-        tables = _tables(stage, mixes, seen, contiguous=not passes_on)
+        # nobody else sees the output if the stage runs only where the sequence does
+        passes_on = any(len(seen.get(module, [])) == len(seen[stage]) for module in sequence)
+        last, batch = seen[stage.mixes[-1]][0], len(seen[stage][0])
+        tables = [
+            _table(stage, mixes, last, images, contiguous=not passes_on)
+            for images in [*(n for n in PIECES if n < batch), batch]
+        ]
         # the next stage, likely to be a table, would have to turn what an ordinary one gives
         ordinary = nn.Sequential(stage, ImagesLast()) if passes_on else stage
-        fastest = _fastest([ordinary, *tables], seen[stage])
+        fastest = _fastest([ordinary, *tables], seen[stage][0])
         if fastest is not ordinary:
-            model = _replaced(model, name, fastest.eval())
+            model = _replaced(model, stage, fastest.eval())
             choices += made
     return model, tuple(choices)
 
 
-def _tables(
-    stage: OrdinaryStage, mixes: nn.ModuleList, seen: dict[nn.Module, Tensor], *, contiguous: bool
-) -> list[TableStage]:
-    """The stage with its states in a table, for several numbers of images at once."""
-    batch = len(seen[stage])
+def _is_known(part: nn.Module) -> bool:
+    """Whether a part of a stage is as this package makes it, so that it treats each image by itself."""
+    if not all(isinstance(hook, SelectInput | ExpandOutput) for hook in _hooks(part)):
+        return False
+    return type(part) in _KNOWN or (type(part) is nn.BatchNorm2d and part.running_mean is not None)
+
+
+def _table(stage: OrdinaryStage, mixes: nn.ModuleList, states: Tensor, images: int, *, contiguous: bool) -> TableStage:
+    """The stage with its states, in the end those given, in a table for this number of images at once."""
+    _, rows, *size = states.shape
+    pixels = rows * math.prod(size)
+    sparse = pixels * _LAYOUT_BYTES <= max(LARGEST_LAYOUT, pixels * images * states.element_size())
     fronts = [None, *mixes][:-1]
-    nodes = nn.ModuleList(_nodes(group, front) for group, front in zip(stage.nodes, fronts, strict=True))
-    rows = seen[stage.mixes[-1]].shape[1]
-    pieces = [*(n for n in PIECES if n < batch), max(batch, 1)]
-    return [TableStage(nodes, mixes, rows, images, contiguous=contiguous) for images in pieces]
+    pairs = zip(stage.nodes, fronts, strict=True)
+    nodes = nn.ModuleList(_sparse_nodes(group, front) if sparse else OnMaps(group) for group, front in pairs)
+    return TableStage(nodes, mixes, rows, images, contiguous=contiguous)
 
 
-def _nodes(group: nn.Module, front: nn.Module | None) -> nn.Module:
-    """Nodes behind a mix on maps with the images last, in the sparse form unless compaction has made them special."""
-    if not (type(group) is Nodes and type(group.filter) is nn.Conv2d):
-        return OnMaps(group)
-    norm: nn.Module = group.norm
-    inplace = isinstance(front, Mix)
-    hooks = [hook for part in group.modules() for hook in _hooks(part)]
-    if type(norm) in (nn.BatchNorm2d, nn.Identity) and not hooks:
-        return SparseNodes(norm, SparseFilters(group.filter), inplace=inplace)
-    if type(norm) is nn.Identity and _hooks(norm) == hooks and [type(hook) for hook in hooks] == [ExpandOutput]:
-        filters = SparseFilters(group.filter, norm.get_buffer(EXPAND), norm.get_buffer(FILL).relu())
-        return SparseNodes(nn.Identity(), filters, inplace=inplace)
+def _sparse_nodes(group: nn.Module, front: nn.Module | None) -> nn.Module:
+    """Nodes behind a mix on maps with the images last; sparse unless compaction has made something else of them."""
+    if type(group) is Nodes and SparseFilters.fits(group.filter) and not _hooks(group.filter):
+        norm: nn.Module = group.norm
+        inplace = isinstance(front, Mix)
+        if type(norm) in (nn.BatchNorm2d, nn.Identity) and not _hooks(norm):
+            return SparseNodes(norm, SparseFilters(group.filter), inplace=inplace)
+        if type(norm) is nn.Identity and [type(hook) for hook in _hooks(norm)] == [ExpandOutput]:
+            filters = SparseFilters(group.filter, norm.get_buffer(EXPAND), norm.get_buffer(FILL).relu())
+            return SparseNodes(nn.Identity(), filters, inplace=inplace)
     return OnMaps(group)
 
 
@@ -114,20 +129,20 @@ def _sequence_to_a_stage(model: nn.Module, name: str) -> list[nn.Module]:
     if type(parent) is not nn.Sequential:
         return []
     keys = list(parent._modules)
-    behind = keys[keys.index(key) + 1 :]
-    return [parent] if behind and isinstance(parent.get_submodule(behind[0]), OrdinaryStage) else []
+    behind = [parent._modules[key] for key in keys[keys.index(key) + 1 :]]
+    return [parent] if behind and isinstance(behind[0], OrdinaryStage) else []
 
 
-def _recorded(model: nn.Module, modules: Sequence[nn.Module], example: Example) -> dict[nn.Module, Tensor]:
-    """The input of each of the modules that runs on the example, as it is before any hook of the module's own."""
-    seen: dict[nn.Module, Tensor] = {}
+def _recorded(model: nn.Module, modules: Sequence[nn.Module], example: Example) -> dict[nn.Module, list[Tensor]]:
+    """The inputs of those of the modules that run on the example, as they are before any hook of the module's own."""
+    seen: dict[nn.Module, list[Tensor]] = {}
 
     def record(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        seen[module] = [*args, *kwargs.values()][0]
+        seen.setdefault(module, []).append([*args, *kwargs.values()][0])
 
     handles = [module.register_forward_pre_hook(record, prepend=True, with_kwargs=True) for module in modules]
     try:
-        example.run(model)
+        run_on_copies(model, (example.args, example.kwargs))
     finally:
         for handle in handles:
             handle.remove()
@@ -175,9 +190,9 @@ def _times(modules: Sequence[nn.Module], x: Tensor) -> list[float]:
     return [one.lower_quartile for one in time_interleaved(calls, device=x.device, seconds=0.01, warmup=1, min_runs=7)]
 
 
-def _replaced(model: nn.Module, name: str, stage: nn.Module) -> nn.Module:
-    if not name:
-        return stage
-    owner, _, key = name.rpartition(".")
-    model.get_submodule(owner)._modules[key] = stage
-    return model
+def _replaced(model: nn.Module, stage: nn.Module, by: nn.Module) -> nn.Module:
+    for module in list(model.modules()):
+        for key, child in module._modules.items():
+            if child is stage:
+                module._modules[key] = by
+    return by if model is stage else model

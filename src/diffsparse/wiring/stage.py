@@ -10,6 +10,14 @@ from diffsparse.errors import SparsityError, require_whole
 from diffsparse.wiring.edges import EdgeRule, StageShape
 from diffsparse.wiring.rules import Differentiable
 
+_HOOKS = (
+    "_forward_hooks",
+    "_forward_hooks_with_kwargs",
+    "_forward_hooks_always_called",
+    "_forward_pre_hooks",
+    "_forward_pre_hooks_with_kwargs",
+)
+
 
 class Nodes(nn.Module):
     """What the nodes of one group do before they send: batch norm, ReLU and a 3x3 filter, each node by itself."""
@@ -69,8 +77,18 @@ class WiredStage(nn.Module):
 
     @torch.no_grad()
     def ordinary(self) -> "OrdinaryStage":
-        """The same stage with the edges as they are now, in ordinary convolutions; it shares the nodes."""
-        return OrdinaryStage(self.nodes, self.edges()).train(self.training)
+        """The same stage with the edges as they are now, in ordinary convolutions; it shares nodes and hooks."""
+        if type(self).forward is not WiredStage.forward:
+            raise SparsityError(
+                f"{type(self).__name__} has a forward of its own, which is lost where edges become ordinary "
+                "convolutions; put what it does into a module around a WiredStage"
+            )
+        stage = OrdinaryStage(self.nodes, self.edges())
+        # not by train(), which would reach the nodes
+        stage.training = self.training
+        stage.mixes.train(self.training)
+        vars(stage).update({key: vars(self)[key].copy() for key in _HOOKS})
+        return stage
 
     def extra_repr(self) -> str:
         shape = self.shape
