@@ -19,6 +19,7 @@ from diffsparse.wiring import (
     TopK,
     WiredStage,
     compact_wiring,
+    forms,
     products,
 )
 from diffsparse.wiring.bags import DenseMix, SparseMix
@@ -272,7 +273,7 @@ def test_other_filters_run_as_they_are(change, winner) -> None:
 def test_small_batches_of_large_maps_do_without_layouts(monkeypatch) -> None:
     monkeypatch.setattr(products, "_times", lambda modules, x: [2.0, *[1.0] * (len(modules) - 1)])
     monkeypatch.setattr(products, "PIECES", (64,))
-    monkeypatch.setattr(products, "LARGEST_LAYOUT", 6 * 8 * 8 * 72)
+    monkeypatch.setattr(forms, "LARGEST_LAYOUT", 6 * 8 * 8 * 72)
     stage = shifted(WiredStage(2, 4, groups=2))
     for images, size, sparse in ((1, 8, True), (1, 9, False), (18, 9, True)):
         small = compact_wiring(stage, torch.randn(images, 2, size, size)).model
@@ -329,16 +330,3 @@ def test_the_compact_network_goes_to_a_file_and_back(tmp_path: Path) -> None:
     ds.save(small.compacted, tmp_path / "net.safetensors")
     fresh = bake(tiny(drop(0.0), *LAYOUT, seed=5))
     same(net, ds.load(tmp_path / "net.safetensors", fresh).eval())
-
-
-def test_select_and_expand_around_a_convolution_are_part_of_the_matrix() -> None:
-    torch.manual_seed(0)
-    conv = nn.Conv2d(2, 3, 1)
-    conv.register_buffer("select_index", torch.tensor([1, 3]))
-    conv.register_buffer("expand_index", torch.tensor([0, 2, 4]))
-    conv.register_buffer("expand_fill", torch.tensor([9.0, 5.0, 9.0, 0.0, 9.0]))
-    x = torch.randn(1, 4, 1, 1)
-    matrix, bias = products._matrix(conv, 4)
-    expected = torch.tensor([0.0, 5.0, 0.0, 0.0, 0.0])
-    expected[[0, 2, 4]] = conv(x[:, [1, 3]]).flatten()
-    assert torch.allclose(matrix @ x.flatten() + bias, expected)

@@ -1,6 +1,5 @@
 """Which form of a stage, and which product for each group of its edges, is fastest: by the clock."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -9,21 +8,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from diffsparse.compact.adaptors import EXPAND, FILL, SELECT, Constant, ConstantMap, ExpandOutput, PassOn, SelectInput
 from diffsparse.compact.verify import run_on_copies
 from diffsparse.measure.example import Example
 from diffsparse.measure.latency import time_interleaved
-from diffsparse.wiring.bags import DenseMix, Mix, SparseFilters, SparseMix
-from diffsparse.wiring.stage import Nodes, OrdinaryStage
-from diffsparse.wiring.table import ImagesLast, OnMaps, SparseNodes, TableStage, images_last
+from diffsparse.wiring.bags import DenseMix, SparseMix
+from diffsparse.wiring.forms import edge_matrix, is_known, table_stage
+from diffsparse.wiring.stage import OrdinaryStage
+from diffsparse.wiring.table import ImagesLast, OnMaps, images_last
 
 PIECES = (16, 64)
 """Images at once that are tried for a stage, besides the whole batch."""
-LARGEST_LAYOUT = 1 << 24
-"""Bytes that layouts of sparse filters in a stage may take, where its states do not take more."""
-
-_LAYOUT_BYTES = 9 * (4 + 4)
-_KNOWN = {OrdinaryStage, Nodes, nn.ModuleList, nn.Conv2d, nn.Identity, Constant, ConstantMap, PassOn}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +58,7 @@ def choose_products(model: nn.Module, example: Example) -> tuple[nn.Module, tupl
         # each after those in front of it are chosen, as they decide how its input lies in memory
         sequence = _sequence_to_a_stage(model, name)
         seen = _recorded(model, [stage, *stage.mixes, *sequence], example)
-        if stage not in seen or not all(map(_is_known, stage.modules())):
+        if stage not in seen or not all(map(is_known, stage.modules())):
             continue
         made, mixes = [], nn.ModuleList()
         for key, mix in stage.mixes.named_children():
@@ -75,7 +69,7 @@ def choose_products(model: nn.Module, example: Example) -> tuple[nn.Module, tupl
         passes_on = any(len(seen.get(module, [])) == len(seen[stage]) for module in sequence)
         last, batch = seen[stage.mixes[-1]][0], len(seen[stage][0])
         tables = [
-            _table(stage, mixes, last, images, contiguous=not passes_on)
+            table_stage(stage, mixes, last, images, contiguous=not passes_on)
             for images in [*(n for n in PIECES if n < batch), batch]
         ]
         # the next stage, likely to be a table, would have to turn what an ordinary one gives
@@ -85,41 +79,6 @@ def choose_products(model: nn.Module, example: Example) -> tuple[nn.Module, tupl
             model = _replaced(model, stage, fastest.eval())
             choices += made
     return model, tuple(choices)
-
-
-def _is_known(part: nn.Module) -> bool:
-    """Whether a part of a stage is as this package makes it, so that it treats each image by itself."""
-    if not all(isinstance(hook, SelectInput | ExpandOutput) for hook in _hooks(part)):
-        return False
-    return type(part) in _KNOWN or (type(part) is nn.BatchNorm2d and part.running_mean is not None)
-
-
-def _table(stage: OrdinaryStage, mixes: nn.ModuleList, states: Tensor, images: int, *, contiguous: bool) -> TableStage:
-    """The stage with its states, in the end those given, in a table for this number of images at once."""
-    _, rows, *size = states.shape
-    pixels = rows * math.prod(size)
-    sparse = pixels * _LAYOUT_BYTES <= max(LARGEST_LAYOUT, pixels * images * states.element_size())
-    fronts = [None, *mixes][:-1]
-    pairs = zip(stage.nodes, fronts, strict=True)
-    nodes = nn.ModuleList(_sparse_nodes(group, front) if sparse else OnMaps(group) for group, front in pairs)
-    return TableStage(nodes, mixes, rows, images, contiguous=contiguous)
-
-
-def _sparse_nodes(group: nn.Module, front: nn.Module | None) -> nn.Module:
-    """Nodes behind a mix on maps with the images last; sparse unless compaction has made something else of them."""
-    if type(group) is Nodes and SparseFilters.fits(group.filter) and not _hooks(group.filter):
-        norm: nn.Module = group.norm
-        inplace = isinstance(front, Mix)
-        if type(norm) in (nn.BatchNorm2d, nn.Identity) and not _hooks(norm):
-            return SparseNodes(norm, SparseFilters(group.filter), inplace=inplace)
-        if type(norm) is nn.Identity and [type(hook) for hook in _hooks(norm)] == [ExpandOutput]:
-            filters = SparseFilters(group.filter, norm.get_buffer(EXPAND), norm.get_buffer(FILL).relu())
-            return SparseNodes(nn.Identity(), filters, inplace=inplace)
-    return OnMaps(group)
-
-
-def _hooks(module: nn.Module) -> list[object]:
-    return [*module._forward_pre_hooks.values(), *module._forward_hooks.values()]
 
 
 def _sequence_to_a_stage(model: nn.Module, name: str) -> list[nn.Module]:
@@ -153,7 +112,7 @@ def _product(name: str, mix: nn.Module, maps: Tensor) -> tuple[MixChoice | None,
     """The faster product for an ordinary convolution on these maps; what is no such convolution stays."""
     if type(mix) is not nn.Conv2d:
         return None, OnMaps(mix)
-    matrix, bias = _matrix(mix, maps.shape[1])
+    matrix, bias = edge_matrix(mix, maps.shape[1])
     dense, sparse = DenseMix(matrix, bias), SparseMix(matrix, bias)
     slow, quick = _times([dense, sparse], images_last(maps[: PIECES[0]]))
     choice = MixChoice(
@@ -165,18 +124,6 @@ def _product(name: str, mix: nn.Module, maps: Tensor) -> tuple[MixChoice | None,
         sparse_seconds=quick,
     )
     return choice, sparse if choice.sparse else dense
-
-
-def _matrix(conv: nn.Conv2d, sources: int) -> tuple[Tensor, Tensor | None]:
-    """Weight and bias of a 1x1 convolution and the select and expand around it, on all `sources` maps."""
-    weight, bias = conv.weight[:, :, 0, 0], conv.bias
-    matrix = weight.new_zeros(len(weight), sources)
-    matrix[:, getattr(conv, SELECT, slice(None))] = weight
-    if not hasattr(conv, EXPAND):
-        return matrix, bias
-    full = conv.get_buffer(FILL).clone()
-    full[conv.get_buffer(EXPAND)] = 0.0 if bias is None else bias
-    return matrix.new_zeros(len(full), sources).index_copy(0, conv.get_buffer(EXPAND), matrix), full
 
 
 def _fastest(candidates: Sequence[nn.Module], x: Tensor) -> nn.Module:

@@ -1,0 +1,66 @@
+"""From an ordinary stage, as compaction leaves it, to one with its states in a table."""
+
+import math
+
+from torch import Tensor, nn
+
+from diffsparse.compact.adaptors import EXPAND, FILL, SELECT, Constant, ConstantMap, ExpandOutput, PassOn, SelectInput
+from diffsparse.wiring.bags import Mix, SparseFilters
+from diffsparse.wiring.stage import Nodes, OrdinaryStage
+from diffsparse.wiring.table import OnMaps, SparseNodes, TableStage
+
+LARGEST_LAYOUT = 1 << 24
+"""Bytes that layouts of sparse filters in a stage may take, where its states do not take more."""
+
+# an index and a value for each pixel that a 3x3 filter reads
+_LAYOUT_BYTES = 9 * (4 + 4)
+_KNOWN = {OrdinaryStage, Nodes, nn.ModuleList, nn.Conv2d, nn.Identity, Constant, ConstantMap, PassOn}
+
+
+def is_known(part: nn.Module) -> bool:
+    """Whether a part of a stage is as this package makes it, so that it treats each image by itself."""
+    if not all(isinstance(hook, SelectInput | ExpandOutput) for hook in _hooks(part)):
+        return False
+    return type(part) in _KNOWN or (type(part) is nn.BatchNorm2d and part.running_mean is not None)
+
+
+def table_stage(
+    stage: OrdinaryStage, mixes: nn.ModuleList, states: Tensor, images: int, *, contiguous: bool
+) -> TableStage:
+    """The stage with a table for this number of images at once; `states` are all of them, (N, rows, H, W)."""
+    _, rows, *size = states.shape
+    pixels = rows * math.prod(size)
+    sparse = pixels * _LAYOUT_BYTES <= max(LARGEST_LAYOUT, pixels * images * states.element_size())
+    fronts = [None, *mixes][:-1]
+    pairs = zip(stage.nodes, fronts, strict=True)
+    nodes = nn.ModuleList(_sparse_nodes(group, front) if sparse else OnMaps(group) for group, front in pairs)
+    return TableStage(nodes, mixes, rows, images, contiguous=contiguous)
+
+
+def edge_matrix(conv: nn.Conv2d, sources: int) -> tuple[Tensor, Tensor | None]:
+    """Weight and bias of a 1x1 convolution and the select and expand around it, on all `sources` maps."""
+    weight, bias = conv.weight[:, :, 0, 0], conv.bias
+    matrix = weight.new_zeros(len(weight), sources)
+    matrix[:, getattr(conv, SELECT, slice(None))] = weight
+    if not hasattr(conv, EXPAND):
+        return matrix, bias
+    full = conv.get_buffer(FILL).clone()
+    full[conv.get_buffer(EXPAND)] = 0.0 if bias is None else bias
+    return matrix.new_zeros(len(full), sources).index_copy(0, conv.get_buffer(EXPAND), matrix), full
+
+
+def _sparse_nodes(group: nn.Module, front: nn.Module | None) -> nn.Module:
+    """Nodes behind a mix on maps with the images last; sparse unless compaction has made something else of them."""
+    if type(group) is Nodes and SparseFilters.fits(group.filter) and not _hooks(group.filter):
+        norm: nn.Module = group.norm
+        inplace = isinstance(front, Mix)
+        if type(norm) in (nn.BatchNorm2d, nn.Identity) and not _hooks(norm):
+            return SparseNodes(norm, SparseFilters(group.filter), inplace=inplace)
+        if type(norm) is nn.Identity and [type(hook) for hook in _hooks(norm)] == [ExpandOutput]:
+            filters = SparseFilters(group.filter, norm.get_buffer(EXPAND), norm.get_buffer(FILL).relu())
+            return SparseNodes(nn.Identity(), filters, inplace=inplace)
+    return OnMaps(group)
+
+
+def _hooks(module: nn.Module) -> list[object]:
+    return [*module._forward_pre_hooks.values(), *module._forward_hooks.values()]
