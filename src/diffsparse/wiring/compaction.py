@@ -53,6 +53,7 @@ def compact_wiring(model: Model, example_inputs: Any, *, tolerance: float | None
         SparsityError: there is no wired stage, the model does not run, or the result would differ from it.
 
     Example:
+        >>> import torch
         >>> stage = WiredStage(4, 8, groups=2).eval()
         >>> small = compact_wiring(stage, torch.randn(2, 4, 6, 6))
         >>> x = torch.randn(5, 4, 7, 7)
