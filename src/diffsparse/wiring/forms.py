@@ -1,7 +1,5 @@
 """From an ordinary stage, as compaction leaves it, to one with its states in a table."""
 
-import math
-
 from torch import Tensor, nn
 
 from diffsparse.compact.adaptors import EXPAND, FILL, SELECT, Constant, ConstantMap, ExpandOutput, PassOn, SelectInput
@@ -24,13 +22,16 @@ def is_known(part: nn.Module) -> bool:
     return type(part) in _KNOWN or (type(part) is nn.BatchNorm2d and part.running_mean is not None)
 
 
+def layouts_fit(states: Tensor, images: int) -> bool:
+    """Whether the filters that give these states, (N, rows, H, W), may be sparse for so many images at once."""
+    pixels = states[0].numel()
+    return pixels * _LAYOUT_BYTES <= max(LARGEST_LAYOUT, pixels * images * states.element_size())
+
+
 def table_stage(
-    stage: OrdinaryStage, mixes: nn.ModuleList, states: Tensor, images: int, *, contiguous: bool
+    stage: OrdinaryStage, mixes: nn.ModuleList, rows: int, images: int, *, sparse: bool, contiguous: bool
 ) -> TableStage:
-    """The stage with a table for this number of images at once; `states` are all of them, (N, rows, H, W)."""
-    _, rows, *size = states.shape
-    pixels = rows * math.prod(size)
-    sparse = pixels * _LAYOUT_BYTES <= max(LARGEST_LAYOUT, pixels * images * states.element_size())
+    """The stage with a table of `rows` states, its filters sparse or convolutions."""
     fronts = [None, *mixes][:-1]
     pairs = zip(stage.nodes, fronts, strict=True)
     nodes = nn.ModuleList(_sparse_nodes(group, front) if sparse else OnMaps(group) for group, front in pairs)

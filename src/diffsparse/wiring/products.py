@@ -12,7 +12,7 @@ from diffsparse.compact.verify import run_on_copies
 from diffsparse.measure.example import Example
 from diffsparse.measure.latency import time_interleaved
 from diffsparse.wiring.bags import DenseMix, SparseMix
-from diffsparse.wiring.forms import edge_matrix, is_known, table_stage
+from diffsparse.wiring.forms import edge_matrix, is_known, layouts_fit, table_stage
 from diffsparse.wiring.stage import OrdinaryStage
 from diffsparse.wiring.table import ImagesLast, OnMaps, images_last
 
@@ -67,10 +67,11 @@ def choose_products(model: nn.Module, example: Example) -> tuple[nn.Module, tupl
             mixes.append(product)
         # nobody else sees the output if the stage runs only where the sequence does
         passes_on = any(len(seen.get(module, [])) == len(seen[stage]) for module in sequence)
-        last, batch = seen[stage.mixes[-1]][0], len(seen[stage][0])
+        states, batch = seen[stage.mixes[-1]][0], len(seen[stage][0])
+        pieces = [*(n for n in PIECES if n < batch), batch]
         tables = [
-            table_stage(stage, mixes, last, images, contiguous=not passes_on)
-            for images in [*(n for n in PIECES if n < batch), batch]
+            table_stage(stage, mixes, states.shape[1], images, sparse=sparse, contiguous=not passes_on)
+            for images, sparse in [*((n, True) for n in pieces if layouts_fit(states, n)), (batch, False)]
         ]
         # the next stage, likely to be a table, would have to turn what an ordinary one gives
         ordinary = nn.Sequential(stage, ImagesLast()) if passes_on else stage
