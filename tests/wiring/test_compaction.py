@@ -23,7 +23,7 @@ from diffsparse.wiring import (
     products,
 )
 from diffsparse.wiring.bags import DenseMix, SparseMix
-from diffsparse.wiring.table import SparseNodes, TableStage
+from diffsparse.wiring.table import SparseFront, SparseNodes, TableStage
 from tests.wiring.nets import drop, shifted, tiny
 
 LAYOUT = ((4, 6, 1, 2), (6, 8, 2, 3))
@@ -268,6 +268,38 @@ def test_other_filters_run_as_they_are(change, winner) -> None:
     usual = {"padding": 1, "groups": 6, "bias": False}
     stage.nodes[1].filter = nn.Conv2d(6, 6, 3, **(usual | change))
     same(stage, compact_wiring(stage, torch.randn(2, 2, 6, 6)).model)
+
+
+class TwoReaders(nn.Module):
+    """A convolution, and what it gives read once or twice."""
+
+    def __init__(self, twice: bool) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(2, 4, 3, padding=1)
+        self.stage = WiredStage(4, 6, groups=2)
+        self.twice = twice
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.stem(x)
+        return self.stage(y) + self.stem(x).mean() if self.twice else self.stage(y) + y.mean()
+
+
+@pytest.mark.parametrize("twice", [False, True])
+def test_a_convolution_in_front_of_a_table(monkeypatch, twice) -> None:
+    def times(modules: Sequence[nn.Module], x: Tensor) -> list[float]:
+        for module in modules:
+            module(x)
+        return list(range(len(modules), 0, -1))
+
+    monkeypatch.setattr(products, "_times", times)
+    torch.manual_seed(0)
+    net = shifted(TwoReaders(twice))
+    small = compact_wiring(net, torch.randn(2, 2, 6, 6)).model
+    assert isinstance(small.stage, TableStage)
+    assert isinstance(small.stem, SparseFront) == (not twice)
+    same(net, small)
+    monkeypatch.setattr(forms, "LARGEST_LAYOUT", 0)
+    assert isinstance(compact_wiring(net, torch.randn(2, 2, 6, 6)).model.stem, nn.Conv2d)
 
 
 def test_small_batches_of_large_maps_do_without_layouts(monkeypatch) -> None:

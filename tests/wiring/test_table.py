@@ -3,7 +3,7 @@ import torch
 from torch import nn
 
 from diffsparse.wiring import Proximal, WiredStage
-from diffsparse.wiring.bags import DenseMix, SparseFilters, SparseMix
+from diffsparse.wiring.bags import DenseMix, SparseConv, SparseMix
 from diffsparse.wiring.stage import Nodes
 from diffsparse.wiring.table import ImagesLast, OnMaps, SparseNodes, TableStage, images_last
 from tests.wiring.nets import drop, matrices, shifted
@@ -17,7 +17,7 @@ def test_sparse_nodes_write_to_their_input_only_if_they_may() -> None:
         expected = nodes.filter(torch.relu(norm(x)))
         for inplace in (False, True):
             maps = images_last(x).clone()
-            got = SparseNodes(norm, SparseFilters(nodes.filter), inplace=inplace)(maps)
+            got = SparseNodes(norm, SparseConv(nodes.filter), inplace=inplace)(maps)
             assert torch.allclose(got.permute(3, 0, 1, 2), expected, atol=1e-6)
             assert torch.equal(maps, images_last(x)) == (not inplace or norm is nodes.norm)
 
@@ -37,9 +37,9 @@ def test_table_stage_in_pieces(images, contiguous, layout) -> None:
     first, middle, last = stage.nodes
     nodes = nn.ModuleList(
         [
-            SparseNodes(first.norm, SparseFilters(first.filter), inplace=False),
+            SparseNodes(first.norm, SparseConv(first.filter), inplace=False),
             OnMaps(middle),
-            SparseNodes(last.norm, SparseFilters(last.filter), inplace=True),
+            SparseNodes(last.norm, SparseConv(last.filter), inplace=True),
         ]
     )
     fast = TableStage(nodes, mixes, 3 + 5 + 5, images, contiguous=contiguous)
@@ -64,7 +64,7 @@ def test_half_the_network_in_lower_precision() -> None:
     torch.manual_seed(0)
     stage = shifted(WiredStage(3, 5, groups=2, edges=Proximal(strength=0.0)))
     mixes = nn.ModuleList([SparseMix(stage.edges()[0]), DenseMix(stage.edges()[1], torch.zeros(5))])
-    nodes = nn.ModuleList(SparseNodes(group.norm, SparseFilters(group.filter), inplace=False) for group in stage.nodes)
+    nodes = nn.ModuleList(SparseNodes(group.norm, SparseConv(group.filter), inplace=False) for group in stage.nodes)
     fast = TableStage(nodes, mixes, 3 + 5, 4)
     x = torch.randn(2, 3, 6, 6)
     with torch.autocast("cpu", torch.bfloat16):

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 Bias = Tensor | None
 
 LAYOUTS = 4
-"""How many sizes of maps filters are kept laid out for."""
+"""How many sizes of maps a convolution is kept laid out for."""
 
 
 class Mix(nn.Module):
@@ -73,58 +73,54 @@ class SparseMix(Mix):
 
 
 class _Layout(NamedTuple):
-    """The sparse product of filters on maps of one size: a compressed row for each pixel that they give."""
+    """The sparse product of a convolution on maps of one size: a compressed row for each pixel that it gives."""
 
     key: tuple[torch.Size, torch.dtype, torch.device]
     size: tuple[int, int]
     columns: Tensor
     starts: Tensor
     values: Tensor
-    constant: Tensor
-    """Nodes that read nothing."""
-    constant_states: Tensor
-    """What they give, (nodes, H, W, 1)."""
+    filled: Tensor
+    """Outputs that read maps which are one number."""
+    offsets: Tensor
+    """What these add, (outputs, H, W, 1)."""
 
 
-class SparseFilters(nn.Module):
-    """A depthwise convolution as a sparse product: each pixel it gives is a bag of the pixels its filter reads.
+class SparseConv(nn.Module):
+    """A convolution as a sparse product: each pixel it gives is a bag of the pixels it reads.
 
-    On CPUs, with more than a few images, it takes a tenth to half of the time of the convolution. The product is laid
+    On CPUs, with more than a few images, a depthwise convolution takes two to ten times as long. The product is laid
     out for the size of the maps and copies the weights; layouts of the last sizes are kept until others are loaded.
 
     Args:
         conv: one for which `fits` holds.
-        live: the nodes that there are maps of; all by default.
-        fill: a number for each node, which is all over the map of one that is not live.
+        live: the channels that there are maps of; all by default.
+        fill: a number for each channel, which is all over the map of one that is not live.
 
-    Shape: (live nodes, H, W, images) to (nodes, H', W', images).
+    Shape: (live channels, H, W, images) to (outputs, H', W', images).
     """
 
+    bias: nn.Parameter | None
     live: Tensor
     fill: Tensor
 
     def __init__(self, conv: nn.Conv2d, live: Tensor | None = None, fill: Tensor | None = None) -> None:
         super().__init__()
+        assert self.fits(conv)
         assert not isinstance(conv.padding, str)
-        self.stride, self.padding = conv.stride, conv.padding
-        self.weight = _fixed(conv.weight[:, 0])
-        nodes = torch.arange(len(self.weight), device=self.weight.device)
-        self.register_buffer("live", nodes if live is None else live)
-        self.register_buffer("fill", self.weight.new_zeros(len(nodes)) if fill is None else fill)
+        self.groups, self.stride, self.padding, self.dilation = conv.groups, conv.stride, conv.padding, conv.dilation
+        self.weight = _fixed(conv.weight)
+        self.bias = None if conv.bias is None else _fixed(conv.bias[:, None, None, None])
+        channels = torch.arange(conv.in_channels, device=conv.weight.device)
+        self.register_buffer("live", channels if live is None else live)
+        self.register_buffer("fill", conv.weight.new_zeros(len(channels)) if fill is None else fill)
         # replaced, never written to: several threads may be in the forward pass
         self._layouts: tuple[_Layout, ...] = ()
 
     @staticmethod
     def fits(conv: nn.Module) -> bool:
-        """Whether it is a depthwise convolution without anything that this class does not know."""
-        return (
-            type(conv) is nn.Conv2d
-            and conv.groups == conv.in_channels == conv.out_channels
-            and conv.bias is None
-            and conv.dilation == (1, 1)
-            and conv.padding_mode == "zeros"
-            and not isinstance(conv.padding, str)
-        )
+        """Whether it is a convolution that pads with zeros, by numbers."""
+        return type(conv) is nn.Conv2d and conv.padding_mode == "zeros" and not isinstance(conv.padding, str)
 
     def forward(self, maps: Tensor) -> Tensor:
         key = (maps.shape[:3], maps.dtype, maps.device)
@@ -134,37 +130,43 @@ class SparseFilters(nn.Module):
             self._layouts = (layout, *self._layouts[: LAYOUTS - 1])
         pixels = _bags(maps.flatten(0, 2), layout.columns, layout.starts, layout.values)
         states = pixels.view(len(self.weight), *layout.size, maps.shape[3])
-        if len(layout.constant):
-            states[layout.constant] = layout.constant_states
-        return states
+        if len(layout.filled):
+            states[layout.filled] += layout.offsets
+        return states if self.bias is None else states.add_(self.bias)
 
     def _laid_out(self, shape: torch.Size, dtype: torch.dtype, device: torch.device) -> _Layout:
         maps, height, width = shape
+        outputs, inputs, *_ = self.weight.shape
         down, inside_down = self._positions(height, 0, device)
         right, inside_right = self._positions(width, 1, device)
-        # nodes, rows and columns of what they give, rows and columns of their filters
-        pixel = down[None, :, None, :, None] * width + right[None, None, :, None, :]
-        inside = inside_down[None, :, None, :, None] & inside_right[None, None, :, None, :]
-        weight = self.weight.to(device)[:, None, None]
+        # outputs, rows and columns of what they give, inputs, rows and columns of what is read
+        pixel = down[None, :, None, None, :, None] * width + right[None, None, :, None, None, :]
+        inside = inside_down[None, :, None, None, :, None] & inside_right[None, None, :, None, None, :]
+        group = torch.arange(outputs, device=device) // (outputs // self.groups)
+        channel = group[:, None] * inputs + torch.arange(inputs, device=device)
         map_of = torch.full_like(self.fill, -1, dtype=torch.int32, device=device)
         map_of[self.live] = torch.arange(maps, dtype=torch.int32, device=device)
-        constant = (map_of < 0).nonzero()[:, 0]
-        read = inside & (map_of >= 0).view(-1, 1, 1, 1, 1)
+        source = map_of[channel][:, None, None, :, None, None]
+        read = inside & (source >= 0)
+        weight = self.weight.to(device)[:, None, None]
+        offsets = weight * inside * self.fill[channel][:, None, None, :, None, None] * (source < 0)
+        filled = (map_of[channel] < 0).any(1).nonzero()[:, 0]
         return _Layout(
             key=(shape, dtype, device),
             size=(len(down), len(right)),
-            columns=(map_of.view(-1, 1, 1, 1, 1) * (height * width) + pixel)[read],
-            starts=_starts(read.sum((3, 4)).flatten()).int(),
+            columns=(source * (height * width) + pixel)[read],
+            starts=_starts(read.sum((3, 4, 5)).flatten()).int(),
             values=weight.expand(read.shape)[read].to(dtype),
-            constant=constant,
-            constant_states=(self.fill.view(-1, 1, 1) * (weight * inside).sum((3, 4)))[constant, ..., None].to(dtype),
+            filled=filled,
+            offsets=offsets.sum((3, 4, 5))[filled, ..., None].to(dtype),
         )
 
     def _positions(self, size: int, axis: int, device: torch.device) -> tuple[Tensor, Tensor]:
-        """What is read along an axis, (given, of the filter), and which of it lies within the map."""
-        kernel, stride, padding = self.weight.shape[1 + axis], self.stride[axis], self.padding[axis]
-        first = torch.arange(0, size + 2 * padding - kernel + 1, stride, device=device) - padding
-        at = (first[:, None] + torch.arange(kernel, device=device)).int()
+        """What is read along an axis, (given, of the kernel), and which of it lies within the map."""
+        span = self.dilation[axis] * torch.arange(self.weight.shape[2 + axis], device=device)
+        padding = self.padding[axis]
+        last = size + 2 * padding - int(span[-1])
+        at = (torch.arange(0, last, self.stride[axis], device=device)[:, None] + span - padding).int()
         return at, (at >= 0) & (at < size)
 
     def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
@@ -176,7 +178,7 @@ class SparseFilters(nn.Module):
         return vars(self) | {"_layouts": ()}
 
     def extra_repr(self) -> str:
-        return f"{len(self.weight)}, stride={self.stride}, padding={self.padding}"
+        return f"{tuple(self.weight.shape)}, stride={self.stride}, padding={self.padding}, groups={self.groups}"
 
 
 def _bags(rows: Tensor, columns: Tensor, starts: Tensor, values: Tensor) -> Tensor:

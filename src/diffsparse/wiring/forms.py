@@ -3,29 +3,30 @@
 from torch import Tensor, nn
 
 from diffsparse.compact.adaptors import EXPAND, FILL, SELECT, Constant, ConstantMap, ExpandOutput, PassOn, SelectInput
-from diffsparse.wiring.bags import Mix, SparseFilters
+from diffsparse.wiring.bags import Mix, SparseConv
 from diffsparse.wiring.stage import Nodes, OrdinaryStage
 from diffsparse.wiring.table import OnMaps, SparseNodes, TableStage
 
 LARGEST_LAYOUT = 1 << 24
-"""Bytes that layouts of sparse filters in a stage may take, where its states do not take more."""
+"""Bytes that the layouts of sparse convolutions in a stage may take, where what they give does not take more."""
 
-# an index and a value for each pixel that a 3x3 filter reads
-_LAYOUT_BYTES = 9 * (4 + 4)
 _KNOWN = {OrdinaryStage, Nodes, nn.ModuleList, nn.Conv2d, nn.Identity, Constant, ConstantMap, PassOn}
 
 
 def is_known(part: nn.Module) -> bool:
     """Whether a part of a stage is as this package makes it, so that it treats each image by itself."""
-    if not all(isinstance(hook, SelectInput | ExpandOutput) for hook in _hooks(part)):
+    if not all(isinstance(hook, SelectInput | ExpandOutput) for hook in hooks_of(part)):
         return False
     return type(part) in _KNOWN or (type(part) is nn.BatchNorm2d and part.running_mean is not None)
 
 
-def layouts_fit(states: Tensor, images: int) -> bool:
-    """Whether the filters that give these states, (N, rows, H, W), may be sparse for so many images at once."""
-    pixels = states[0].numel()
-    return pixels * _LAYOUT_BYTES <= max(LARGEST_LAYOUT, pixels * images * states.element_size())
+def layouts_fit(outputs: Tensor, images: int, reads: int = 9) -> bool:
+    """Whether convolutions that give this, (N, C, H, W), may be sparse for so many images at once.
+
+    For each pixel of an image the layout has an index and a weight for every pixel that is read, `reads` of them.
+    """
+    pixels = outputs[0].numel()
+    return pixels * reads * (4 + 4) <= max(LARGEST_LAYOUT, pixels * images * outputs.element_size())
 
 
 def table_stage(
@@ -52,16 +53,17 @@ def edge_matrix(conv: nn.Conv2d, sources: int) -> tuple[Tensor, Tensor | None]:
 
 def _sparse_nodes(group: nn.Module, front: nn.Module | None) -> nn.Module:
     """Nodes behind a mix on maps with the images last; sparse unless compaction has made something else of them."""
-    if type(group) is Nodes and SparseFilters.fits(group.filter) and not _hooks(group.filter):
+    if type(group) is Nodes and SparseConv.fits(group.filter) and not hooks_of(group.filter):
         norm: nn.Module = group.norm
         inplace = isinstance(front, Mix)
-        if type(norm) in (nn.BatchNorm2d, nn.Identity) and not _hooks(norm):
-            return SparseNodes(norm, SparseFilters(group.filter), inplace=inplace)
-        if type(norm) is nn.Identity and [type(hook) for hook in _hooks(norm)] == [ExpandOutput]:
-            filters = SparseFilters(group.filter, norm.get_buffer(EXPAND), norm.get_buffer(FILL).relu())
+        if type(norm) in (nn.BatchNorm2d, nn.Identity) and not hooks_of(norm):
+            return SparseNodes(norm, SparseConv(group.filter), inplace=inplace)
+        if type(norm) is nn.Identity and [type(hook) for hook in hooks_of(norm)] == [ExpandOutput]:
+            filters = SparseConv(group.filter, norm.get_buffer(EXPAND), norm.get_buffer(FILL).relu())
             return SparseNodes(nn.Identity(), filters, inplace=inplace)
     return OnMaps(group)
 
 
-def _hooks(module: nn.Module) -> list[object]:
+def hooks_of(module: nn.Module) -> list[object]:
+    """The forward hooks of a module."""
     return [*module._forward_pre_hooks.values(), *module._forward_hooks.values()]

@@ -1,5 +1,6 @@
 """Which form of a stage, and which product for each group of its edges, is fastest: by the clock."""
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -11,10 +12,10 @@ from torch import Tensor, nn
 from diffsparse.compact.verify import run_on_copies
 from diffsparse.measure.example import Example
 from diffsparse.measure.latency import time_interleaved
-from diffsparse.wiring.bags import DenseMix, SparseMix
-from diffsparse.wiring.forms import edge_matrix, is_known, layouts_fit, table_stage
+from diffsparse.wiring.bags import DenseMix, SparseConv, SparseMix
+from diffsparse.wiring.forms import edge_matrix, hooks_of, is_known, layouts_fit, table_stage
 from diffsparse.wiring.stage import OrdinaryStage
-from diffsparse.wiring.table import ImagesLast, OnMaps, images_last
+from diffsparse.wiring.table import ImagesLast, OnMaps, SparseFront, TableStage, images_last
 
 PIECES = (16, 64)
 """Images at once that are tried for a stage, besides the whole batch."""
@@ -79,7 +80,31 @@ def choose_products(model: nn.Module, example: Example) -> tuple[nn.Module, tupl
         if fastest is not ordinary:
             model = _replaced(model, stage, fastest.eval())
             choices += made
-    return model, tuple(choices)
+    return _with_sparse_fronts(model, example), tuple(choices)
+
+
+def _with_sparse_fronts(model: nn.Module, example: Example) -> nn.Module:
+    """Where a table gets its input straight from a convolution, that one sparse as well, if it is faster so."""
+    tables = [module for module in model.modules() if isinstance(module, TableStage)]
+    convs = [module for module in model.modules() if isinstance(module, nn.Conv2d) and not hooks_of(module)]
+    given: dict[nn.Module, list[Tensor]] = {}
+    handles = [
+        conv.register_forward_hook(lambda conv, _, output: given.setdefault(conv, []).append(output)) for conv in convs
+    ]
+    try:
+        seen = _recorded(model, [*convs, *tables], example)
+    finally:
+        for handle in handles:
+            handle.remove()
+    for table, conv in itertools.product(tables, convs):
+        taken, made = seen.get(table, []), given.get(conv, [])
+        if len(taken) == len(made) == 1 and taken[0] is made[0] and SparseConv.fits(conv):
+            x = seen[conv][0]
+            plain, sparse = nn.Sequential(conv, table), nn.Sequential(SparseFront(conv), table)
+            fits = layouts_fit(made[0], len(x), reads=conv.weight[0].numel())
+            if fits and _fastest([plain, sparse], x) is sparse:
+                model = _replaced(model, conv, sparse[0])
+    return model
 
 
 def _sequence_to_a_stage(model: nn.Module, name: str) -> list[nn.Module]:

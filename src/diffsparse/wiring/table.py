@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from diffsparse.wiring.bags import SparseFilters
+from diffsparse.wiring.bags import SparseConv
 
 
 class SparseNodes(nn.Module):
@@ -16,7 +16,7 @@ class SparseNodes(nn.Module):
         inplace: whether the maps it is given may be written to.
     """
 
-    def __init__(self, norm: nn.Module, filters: SparseFilters, *, inplace: bool) -> None:
+    def __init__(self, norm: nn.Module, filters: SparseConv, *, inplace: bool) -> None:
         super().__init__()
         self.norm, self.filter, self.inplace = norm, filters, inplace
 
@@ -25,6 +25,19 @@ class SparseNodes(nn.Module):
         normed: Tensor = self.norm(maps.flatten(2)[None])[0]
         state: Tensor = self.filter(F.relu(normed, self.inplace).view_as(maps))
         return state
+
+
+class SparseFront(nn.Module):
+    """A convolution (N, C, H, W) to (N, C', H', W') in front of a table, which lays its output out as that needs it."""
+
+    def __init__(self, conv: nn.Conv2d) -> None:
+        super().__init__()
+        self.conv = SparseConv(conv)
+
+    @torch.no_grad()
+    def forward(self, input: Tensor) -> Tensor:
+        maps: Tensor = self.conv(images_last(input))
+        return maps.permute(3, 0, 1, 2)
 
 
 class ImagesLast(nn.Module):
