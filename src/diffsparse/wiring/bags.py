@@ -163,10 +163,10 @@ class SparseConv(nn.Module):
 
     def _positions(self, size: int, axis: int, device: torch.device) -> tuple[Tensor, Tensor]:
         """What is read along an axis, (given, of the kernel), and which of it lies within the map."""
-        span = self.dilation[axis] * torch.arange(self.weight.shape[2 + axis], device=device)
-        padding = self.padding[axis]
-        last = size + 2 * padding - int(span[-1])
-        at = (torch.arange(0, last, self.stride[axis], device=device)[:, None] + span - padding).int()
+        kernel, stride = self.weight.shape[2 + axis], self.stride[axis]
+        padding, dilation = self.padding[axis], self.dilation[axis]
+        first = torch.arange(0, size + 2 * padding - dilation * (kernel - 1), stride, device=device) - padding
+        at = (first[:, None] + dilation * torch.arange(kernel, device=device)).int()
         return at, (at >= 0) & (at < size)
 
     def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
