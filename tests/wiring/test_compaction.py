@@ -193,6 +193,15 @@ def test_stages_in_a_sequence_pass_their_maps_on_as_they_are(winner) -> None:
         assert [stage.contiguous for stage in small.model] == [False, True]
 
 
+def test_other_stages_pass_their_maps_on_as_well(winner) -> None:
+    torch.manual_seed(0)
+    net = shifted(Around(lambda net, x: net.stages[1](net.again[0](x))))
+    small = compact_wiring(net, torch.randn(3, 2, 8, 8))
+    same(net, small.model)
+    if winner != "ordinary":
+        assert [stage.contiguous for stage in small.model.stages] == [False, True]
+
+
 class Around(nn.Module):
     """Calls a sequence of two stages, and does more with it."""
 
@@ -270,22 +279,32 @@ def test_other_filters_run_as_they_are(change, winner) -> None:
     same(stage, compact_wiring(stage, torch.randn(2, 2, 6, 6)).model)
 
 
-class TwoReaders(nn.Module):
-    """A convolution, and what it gives read once or twice."""
+class WithStem(nn.Module):
+    """A convolution in front of a stage, and what else is done with it."""
 
-    def __init__(self, twice: bool) -> None:
+    def __init__(self, more: Callable[[nn.Module, Tensor, Tensor], Tensor | float]) -> None:
         super().__init__()
         self.stem = nn.Conv2d(2, 4, 3, padding=1)
         self.stage = WiredStage(4, 6, groups=2)
-        self.twice = twice
+        self.more = more
 
     def forward(self, x: Tensor) -> Tensor:
         y = self.stem(x)
-        return self.stage(y) + self.stem(x).mean() if self.twice else self.stage(y) + y.mean()
+        return self.stage(y) + self.more(self, x, y)
 
 
-@pytest.mark.parametrize("twice", [False, True])
-def test_a_convolution_in_front_of_a_table(monkeypatch, twice) -> None:
+@pytest.mark.parametrize(
+    ("more", "alone"),
+    [
+        (lambda net, x, y: 0.0, True),
+        (lambda net, x, y: y.mean(), False),
+        (lambda net, x, y: y.view(-1).mean(), False),
+        (lambda net, x, y: net.stem(x).mean(), False),
+    ],
+    ids=["read once", "read twice", "viewed", "called twice"],
+)
+@pytest.mark.parametrize("images", [1, 3])
+def test_a_convolution_in_front_of_a_table(monkeypatch, more, alone, images) -> None:
     def times(modules: Sequence[nn.Module], x: Tensor) -> list[float]:
         for module in modules:
             module(x)
@@ -293,13 +312,14 @@ def test_a_convolution_in_front_of_a_table(monkeypatch, twice) -> None:
 
     monkeypatch.setattr(products, "_times", times)
     torch.manual_seed(0)
-    net = shifted(TwoReaders(twice))
-    small = compact_wiring(net, torch.randn(2, 2, 6, 6)).model
+    net = shifted(WithStem(more))
+    example = torch.randn(images, 2, 6, 6)
+    small = compact_wiring(net, example).model
     assert isinstance(small.stage, TableStage)
-    assert isinstance(small.stem, SparseFront) == (not twice)
+    assert isinstance(small.stem, SparseFront) == alone
     same(net, small)
     monkeypatch.setattr(forms, "LARGEST_LAYOUT", 0)
-    assert isinstance(compact_wiring(net, torch.randn(2, 2, 6, 6)).model.stem, nn.Conv2d)
+    assert isinstance(compact_wiring(net, example).model.stem, nn.Conv2d)
 
 
 def test_small_batches_of_large_maps_do_without_layouts(monkeypatch) -> None:

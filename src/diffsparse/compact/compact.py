@@ -132,7 +132,7 @@ def compact(
         training = any(module.training for module in modules_by_name(small).values())
         if training:
             small.eval()
-        graph, answer = _recorded(small, example)
+        graph, answer = recorded(small, example)
         if trials is None:
             limit = default_tolerance(small) if tolerance is None else tolerance
             trials = Trials(example.args, example.kwargs, answer, limit)
@@ -158,7 +158,8 @@ def compact(
     raise SparsityError(f"{type(model).__name__} could not be compacted without changing it: {problem}") from problem
 
 
-def _recorded(model: nn.Module, example: Example) -> tuple[Graph, Any]:
+def recorded(model: nn.Module, example: Example) -> tuple[Graph, Any]:
+    """The graph and the output of `model`, which is in eval mode, on copies of the example."""
     args, kwargs = copied((example.args, example.kwargs))
     try:
         with same_draws():

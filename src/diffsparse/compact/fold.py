@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from diffsparse.compact.analyse import Analysis
-from diffsparse.compact.graph import Node, Value
+from diffsparse.compact.graph import Node, Value, read_counts
 from diffsparse.compact.plan import LayerPlan, Plan
 from diffsparse.compact.rules.layer import Layer
 
@@ -40,15 +40,13 @@ def _is_gone(name: str, plan: Plan) -> bool:
 
 def _pairs(analysis: Analysis) -> list[tuple[Layer, Layer]]:
     made_by: dict[int, Node] = {id(v): node for node in analysis.nodes for v in node.outputs}
-    readers: dict[int, int] = {}
-    for value in [*(v for node in analysis.nodes for v in node.inputs), *analysis.graph.results]:
-        readers[id(value)] = readers.get(id(value), 0) + 1
+    reads = read_counts(analysis.nodes, analysis.graph.results)
     found = []
     for _, norm in analysis.layers:
         node = made_by.get(id(norm.input))
         if not norm.mixes and norm.free and node is not None and node.layer is not None:
             front = node.layer
-            if _fits(front, norm) and readers[id(norm.input)] == 1:
+            if _fits(front, norm) and reads[id(norm.input)] == 1:
                 found.append((front, norm))
     return found
 

@@ -1,6 +1,7 @@
 """What capture records: values, nodes and module calls."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -187,6 +188,11 @@ class Graph:
         for call in self.calls:
             counts[call.module] = counts.get(call.module, 0) + 1
         return counts
+
+
+def read_counts(nodes: Iterable[Node], results: Iterable[Value]) -> Counter[int]:
+    """How often each value, by its `id`, is read by one of the nodes or returned."""
+    return Counter(id(value) for value in [*(v for node in nodes for v in node.inputs), *results])
 
 
 def some(mask: Mask) -> bool:

@@ -4,7 +4,8 @@ There a node, and also a single pixel of it, is a contiguous row of numbers. So 
 filters give are both sums of weighted rows, bags, for which `embedding_bag` has a quick kernel.
 """
 
-from typing import Any, NamedTuple
+from abc import ABC, abstractmethod
+from typing import Any, NamedTuple, TypeGuard
 
 import torch
 import torch.nn.functional as F
@@ -16,7 +17,7 @@ LAYOUTS = 4
 """How many sizes of maps a convolution is kept laid out for."""
 
 
-class Mix(nn.Module):
+class Mix(nn.Module, ABC):
     """What target nodes receive: maps (sources, H, W, images) to maps (outputs, H, W, images)."""
 
     bias: nn.Parameter | None
@@ -29,8 +30,9 @@ class Mix(nn.Module):
     def forward(self, maps: Tensor) -> Tensor:
         return self._sums(maps.flatten(1)).view(self.outputs, *maps.shape[1:])
 
+    @abstractmethod
     def _sums(self, rows: Tensor) -> Tensor:
-        raise NotImplementedError
+        """Rows (sources, numbers) to rows (outputs, numbers)."""
 
     def extra_repr(self) -> str:
         return f"sources={self.sources}, outputs={self.outputs}"
@@ -118,7 +120,7 @@ class SparseConv(nn.Module):
         self._layouts: tuple[_Layout, ...] = ()
 
     @staticmethod
-    def fits(conv: nn.Module) -> bool:
+    def fits(conv: object) -> TypeGuard[nn.Conv2d]:
         """Whether it is a convolution that pads with zeros, by numbers."""
         return type(conv) is nn.Conv2d and conv.padding_mode == "zeros" and not isinstance(conv.padding, str)
 

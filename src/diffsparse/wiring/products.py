@@ -1,6 +1,5 @@
 """Which form of a stage, and which product for each group of its edges, is fastest: by the clock."""
 
-import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -9,13 +8,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from diffsparse.compact.compact import recorded
+from diffsparse.compact.graph import read_counts
 from diffsparse.compact.verify import run_on_copies
 from diffsparse.measure.example import Example
 from diffsparse.measure.latency import time_interleaved
 from diffsparse.wiring.bags import DenseMix, SparseConv, SparseMix
 from diffsparse.wiring.forms import edge_matrix, hooks_of, is_known, layouts_fit, table_stage
 from diffsparse.wiring.stage import OrdinaryStage
-from diffsparse.wiring.table import ImagesLast, OnMaps, SparseFront, TableStage, images_last
+from diffsparse.wiring.table import ImagesLast, OnMaps, SparseFront, images_last
 
 PIECES = (16, 64)
 """Images at once that are tried for a stage, besides the whole batch."""
@@ -55,75 +56,71 @@ class MixChoice:
 def choose_products(model: nn.Module, example: Example) -> tuple[nn.Module, tuple[MixChoice, ...]]:
     """`model`, its ordinary stages in the form that runs fastest, and how the products of that form were chosen."""
     choices: list[MixChoice] = []
+    sources = _sources(model, example)
     for name, stage in [(name, module) for name, module in model.named_modules() if isinstance(module, OrdinaryStage)]:
+        source = sources.get(stage)
+        front = [source] if SparseConv.fits(source) and not hooks_of(source) else []
         # each after those in front of it are chosen, as they decide how its input lies in memory
-        sequence = _sequence_to_a_stage(model, name)
-        seen = _recorded(model, [stage, *stage.mixes, *sequence], example)
+        seen = _inputs(model, [stage, *stage.mixes, *front], example)
         if stage not in seen or not all(map(is_known, stage.modules())):
             continue
         made, mixes = [], nn.ModuleList()
         for key, mix in stage.mixes.named_children():
-            choice, product = _product(f"{name}.mixes.{key}".lstrip("."), mix, seen[mix][0])
+            choice, product = _product(f"{name}.mixes.{key}".lstrip("."), mix, seen[mix])
             made += [] if choice is None else [choice]
             mixes.append(product)
-        # nobody else sees the output if the stage runs only where the sequence does
-        passes_on = any(len(seen.get(module, [])) == len(seen[stage]) for module in sequence)
-        states, batch = seen[stage.mixes[-1]][0], len(seen[stage][0])
-        pieces = [*(n for n in PIECES if n < batch), batch]
-        tables = [
-            table_stage(stage, mixes, states.shape[1], images, sparse=sparse, contiguous=not passes_on)
-            for images, sparse in [*((n, True) for n in pieces if layouts_fit(states, n)), (batch, False)]
-        ]
-        # the next stage, likely to be a table, would have to turn what an ordinary one gives
-        ordinary = nn.Sequential(stage, ImagesLast()) if passes_on else stage
-        fastest = _fastest([ordinary, *tables], seen[stage][0])
-        if fastest is not ordinary:
-            model = _replaced(model, stage, fastest.eval())
+        table = _fastest_table(stage, mixes, seen, passes_on=stage in sources.values())
+        if table is not None:
             choices += made
-    return _with_sparse_fronts(model, example), tuple(choices)
+            model = _replaced(model, stage, table.eval())
+            for conv in front:
+                model = _replaced(model, conv, _fastest_front(conv, table, seen[conv], seen[stage]))
+    return model, tuple(choices)
 
 
-def _with_sparse_fronts(model: nn.Module, example: Example) -> nn.Module:
-    """Where a table gets its input straight from a convolution, that one sparse as well, if it is faster so."""
-    tables = [module for module in model.modules() if isinstance(module, TableStage)]
-    convs = [module for module in model.modules() if isinstance(module, nn.Conv2d) and not hooks_of(module)]
-    given: dict[nn.Module, list[Tensor]] = {}
-    handles = [
-        conv.register_forward_hook(lambda conv, _, output: given.setdefault(conv, []).append(output)) for conv in convs
+def _sources(model: nn.Module, example: Example) -> dict[nn.Module, nn.Module]:
+    """For a stage the convolution or other stage that gives its input, where that goes nowhere else."""
+    graph, _ = recorded(model, example)
+    reads, counts = read_counts(graph.nodes, graph.results), graph.call_counts()
+    calls = [call for call in graph.calls if isinstance(call.module, nn.Conv2d | OrdinaryStage)]
+    once = [call for call in calls if counts[call.module] == 1]
+    # backwards: what a stage gives, its last convolution gave before
+    given = {id(call.output): call.module for call in reversed(once) if reads[id(call.output)] == 1}
+    stages = [call for call in once if isinstance(call.module, OrdinaryStage)]
+    return {call.module: given[id(call.input)] for call in stages if id(call.input) in given}
+
+
+def _fastest_table(
+    stage: OrdinaryStage, mixes: nn.ModuleList, seen: dict[nn.Module, Tensor], *, passes_on: bool
+) -> nn.Module | None:
+    """The fastest of several tables for the stage, None if it is faster as it is."""
+    x, states = seen[stage], seen[stage.mixes[-1]]
+    pieces = [*(n for n in PIECES if n < len(x)), len(x)]
+    tables = [
+        table_stage(stage, mixes, states.shape[1], images, sparse=sparse, contiguous=not passes_on)
+        for images, sparse in [*((n, True) for n in pieces if layouts_fit(states, n)), (len(x), False)]
     ]
-    try:
-        seen = _recorded(model, [*convs, *tables], example)
-    finally:
-        for handle in handles:
-            handle.remove()
-    for table, conv in itertools.product(tables, convs):
-        taken, made = seen.get(table, []), given.get(conv, [])
-        if len(taken) == len(made) == 1 and taken[0] is made[0] and SparseConv.fits(conv):
-            x = seen[conv][0]
-            plain, sparse = nn.Sequential(conv, table), nn.Sequential(SparseFront(conv), table)
-            fits = layouts_fit(made[0], len(x), reads=conv.weight[0].numel())
-            if fits and _fastest([plain, sparse], x) is sparse:
-                model = _replaced(model, conv, sparse[0])
-    return model
+    # the next stage, likely to be a table, would have to turn what an ordinary one gives
+    ordinary = nn.Sequential(stage, ImagesLast()) if passes_on else stage
+    fastest = _fastest([ordinary, *tables], x)
+    return None if fastest is ordinary else fastest
 
 
-def _sequence_to_a_stage(model: nn.Module, name: str) -> list[nn.Module]:
-    """The sequence in which the stage stands directly in front of another one, if there is one."""
-    owner, _, key = name.rpartition(".")
-    parent = model.get_submodule(owner)
-    if type(parent) is not nn.Sequential:
-        return []
-    keys = list(parent._modules)
-    behind = [parent._modules[key] for key in keys[keys.index(key) + 1 :]]
-    return [parent] if behind and isinstance(behind[0], OrdinaryStage) else []
+def _fastest_front(conv: nn.Conv2d, table: nn.Module, x: Tensor, output: Tensor) -> nn.Module:
+    """The convolution in front of a table, from `x` to `output`, as it is or sparse."""
+    if not layouts_fit(output, len(x), reads=conv.weight[0].numel()):
+        return conv
+    sparse = SparseFront(conv)
+    pairs = [nn.Sequential(conv, table), nn.Sequential(sparse, table)]
+    return conv if _fastest(pairs, x) is pairs[0] else sparse
 
 
-def _recorded(model: nn.Module, modules: Sequence[nn.Module], example: Example) -> dict[nn.Module, list[Tensor]]:
-    """The inputs of those of the modules that run on the example, as they are before any hook of the module's own."""
-    seen: dict[nn.Module, list[Tensor]] = {}
+def _inputs(model: nn.Module, modules: Sequence[nn.Module], example: Example) -> dict[nn.Module, Tensor]:
+    """The first input of those of the modules that run on the example, as it is before any hook of the module's own."""
+    seen: dict[nn.Module, Tensor] = {}
 
     def record(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        seen.setdefault(module, []).append([*args, *kwargs.values()][0])
+        seen.setdefault(module, [*args, *kwargs.values()][0])
 
     handles = [module.register_forward_pre_hook(record, prepend=True, with_kwargs=True) for module in modules]
     try:
@@ -163,9 +160,9 @@ def _times(modules: Sequence[nn.Module], x: Tensor) -> list[float]:
     return [one.lower_quartile for one in time_interleaved(calls, device=x.device, seconds=0.01, warmup=1, min_runs=7)]
 
 
-def _replaced(model: nn.Module, stage: nn.Module, by: nn.Module) -> nn.Module:
+def _replaced(model: nn.Module, part: nn.Module, by: nn.Module) -> nn.Module:
     for module in list(model.modules()):
         for key, child in module._modules.items():
-            if child is stage:
+            if child is part:
                 module._modules[key] = by
-    return by if model is stage else model
+    return by if model is part else model
