@@ -45,7 +45,7 @@ format: $(READY)
 COUNT ?= 10000
 SEED ?= 0
 fuzz: $(READY)
-	OMP_NUM_THREADS=1 $(BIN)/python -m tests.compact.fuzz --count $(COUNT) --seed $(SEED)
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.compaction.fuzz --count $(COUNT) --seed $(SEED)
 
 bench: $(READY)
 	$(BIN)/python -m pip install --quiet --editable ".[bench]"

@@ -18,15 +18,15 @@ from harness import forward_of, interleaved_times, keep_memory, median_ratio, wr
 from torch import Tensor, nn
 
 import diffsparse as ds
-from diffsparse.compact.analyse import Analysis
-from diffsparse.compact.apply import shrink_in_place
-from diffsparse.compact.bake import bake
-from diffsparse.compact.capture import capture
-from diffsparse.compact.numbers import write_numbers
-from diffsparse.compact.planner import make_plan
+from diffsparse.compaction.analyse import Analysis
+from diffsparse.compaction.apply import shrink_in_place
+from diffsparse.compaction.capture import capture
+from diffsparse.compaction.materialise import bake
+from diffsparse.compaction.plan_tensors import write_numbers
+from diffsparse.compaction.planner import make_plan
 from diffsparse.models import PreResNet, create
 from diffsparse.models.preresnet import Bottleneck
-from diffsparse.train import Hardware, Recipe, Sparsifying, run
+from diffsparse.training import Hardware, Recipe, Sparsifying, train
 
 
 def zero_gates(model: nn.Module, channel_rate: float, block_rate: float, seed: int = 0) -> nn.Module:
@@ -117,7 +117,7 @@ def learned_net(depth: int, epochs: int, strength: float) -> nn.Module:
         hardware=Hardware(threads=torch.get_num_threads()),
     )
     with tempfile.TemporaryDirectory() as folder:
-        result = run(recipe, Path(folder) / "run")
+        result = train(recipe, Path(folder) / "run")
         print(f"learned on digits in {epochs} epochs: {result['figures']['compact']['accuracy']:.2%} right")
         return ds.load(
             Path(folder) / "run" / "trained.safetensors", ds.sparsify(create(name, 10, in_channels=1))

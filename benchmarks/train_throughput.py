@@ -12,19 +12,19 @@ import torch.nn.functional as F
 from harness import median_ratio, write_record
 from torch import Tensor
 
-from diffsparse.baselines import Gated, Method
 from diffsparse.data import DataSet
 from diffsparse.data.normalise import Normalisation
 from diffsparse.data.tensor_part import TensorPart
+from diffsparse.methods import Gated, Method
 from diffsparse.models import create
-from diffsparse.train import Recipe, Watcher
-from diffsparse.train.folder import RunFolder
-from diffsparse.train.interrupt import Interrupt
-from diffsparse.train.log import Log
-from diffsparse.train.loop import Trainer
-from diffsparse.train.objective import Classification
-from diffsparse.train.processes import Processes
-from diffsparse.train.setting import Phase, Setting
+from diffsparse.training import Recipe, Watcher
+from diffsparse.training.context import Phase, Setting
+from diffsparse.training.folder import RunFolder
+from diffsparse.training.interrupt import Interrupt
+from diffsparse.training.log import Log
+from diffsparse.training.loop import Trainer
+from diffsparse.training.objective import Classification
+from diffsparse.training.processes import Processes
 
 TARGET = 0.95
 Epoch = Callable[[], float]

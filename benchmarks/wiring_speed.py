@@ -17,8 +17,8 @@ from torch import nn
 import diffsparse as ds
 from diffsparse.models import create
 from diffsparse.models.mobilenet import MobileNetV1
-from diffsparse.models.wired_mobilenet import WiredMobileNet
 from diffsparse.wiring import Differentiable, Proximal, compact_wiring, wiring_cost, wiring_graph
+from diffsparse.wiring.mobilenet import WiredMobileNet
 
 TARGET = 3.0
 """How many times faster than the gated network the compact one is to be where 95 % of the edges are gone."""

@@ -19,8 +19,8 @@ from rich.table import Table
 
 from diffsparse.cli.demo_traffic import traffic_recipe
 from diffsparse.cli.training_bar import TrainingBar
-from diffsparse.train import Recipe, run
-from diffsparse.train.config import Method
+from diffsparse.training import Recipe, train
+from diffsparse.training.config import Method
 
 RESULTS = Path(__file__).parent / "results"
 
@@ -97,7 +97,7 @@ def main() -> None:
                 if not (folder / "result.json").exists():
                     bar.title = f"{name} {seed}"
                     wanted = recipe(options.data, options.data_root, method, strength, seed)
-                    run(wanted, folder, resume=folder.exists(), watcher=bar)
+                    train(wanted, folder, resume=folder.exists(), watcher=bar)
                 results.append(finished(folder))
             middle = summary(median_run(results))
             written[name] = {

@@ -28,9 +28,9 @@ from rich.table import Table
 
 from diffsparse.cli.training_bar import TrainingBar
 from diffsparse.models import create
-from diffsparse.train import Hardware, Optimisation, Recipe, Sparsifying, run
-from diffsparse.train.learned_wiring import wiring_figures
+from diffsparse.training import Hardware, Optimisation, Recipe, Sparsifying, train
 from diffsparse.wiring import Edges, StageShape, WiringGraph, wiring_cost, wiring_graph
+from diffsparse.wiring.report import wiring_figures
 
 RESULTS = Path(__file__).parent / "results"
 TARGET = 0.95
@@ -224,7 +224,7 @@ def finished(name: str, knob: float, seed: int, options: argparse.Namespace, bar
     bar.title = f"{name} {seed}"
     size = SIZES[options.size]
     with edges_start_at(size.start):
-        return run(recipe(size, options.data_root, name, knob, seed), folder, resume=folder.exists(), watcher=bar)
+        return train(recipe(size, options.data_root, name, knob, seed), folder, resume=folder.exists(), watcher=bar)
 
 
 def row(name: str, wanted: Goal, options: argparse.Namespace, bar: TrainingBar) -> dict[str, Any]:

@@ -11,12 +11,13 @@ PACKAGE = Path(__file__).parent.parent / "src" / "diffsparse"
 
 # From the bottom up; a unit may import its own line and the lines below.
 LINES = [
-    {"errors", "functional", "selection"},
-    {"gates", "penalties", "schedules"},
-    {"nn", "sparsify"},
-    {"checkpoint", "compact", "export", "graphs", "measure", "wiring"},
+    {"errors", "example", "files", "functional", "module_tree", "registry", "selection", "undisturbed", "version"},
+    {"gates", "penalties"},
+    {"gating", "nn"},
+    {"checkpoint", "compaction", "export", "measuring"},
     {"data", "models"},
-    {"baselines", "train"},
+    {"methods", "plot", "training"},
+    {"graphs", "traffic", "wiring"},
     {"cli"},
 ]
 LEVEL = {unit: level for level, line in enumerate(LINES) for unit in line}

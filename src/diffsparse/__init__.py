@@ -4,13 +4,17 @@ Gates with learned thresholds drive channels, layers, groups or edges to exactly
 term; compaction then removes them without changing what the model computes.
 """
 
+import importlib
+from types import ModuleType
+
 from diffsparse import functional
-from diffsparse.checkpoint import CheckpointError, load, save
-from diffsparse.compact import Compacted, Plan, apply_plan, compact, slice_optimizer
-from diffsparse.errors import SparsityError, SparsityWarning
+from diffsparse.checkpoint import load, save
+from diffsparse.compaction import Compacted, Plan, apply_plan, compact, slice_optimizer
+from diffsparse.errors import CheckpointError, SparsityError, SparsityWarning
 from diffsparse.export import export_onnx
 from diffsparse.gates import MatrixGate, SignedGate, SimplexGate
-from diffsparse.measure import Comparison, Measurement, measure
+from diffsparse.gating import parameter_groups, sparsify, sparsity
+from diffsparse.measuring import Comparison, Measurement, measure
 from diffsparse.nn import (
     GraphConvolution,
     SparseAdjacency,
@@ -20,10 +24,8 @@ from diffsparse.nn import (
     SparseSum,
 )
 from diffsparse.penalties import L1, ExclusiveL12, GroupL21, Lp, Penalty, ProximalStep
-from diffsparse.schedules import GradualStrength
-from diffsparse.sparsify import parameter_groups, sparsify, sparsity
-
-__version__ = "0.1.0"
+from diffsparse.penalties.strength import GradualStrength
+from diffsparse.version import __version__ as __version__
 
 __all__ = [
     "CheckpointError",
@@ -61,3 +63,16 @@ __all__ = [
     "sparsify",
     "sparsity",
 ]
+
+# What most users never need is imported when it is first asked for.
+_LAZY = frozenset({"data", "graphs", "methods", "models", "plot", "traffic", "training", "wiring"})
+
+
+def __getattr__(name: str) -> ModuleType:
+    if name in _LAZY:
+        return importlib.import_module(f"diffsparse.{name}")
+    raise AttributeError(f"module 'diffsparse' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_LAZY})

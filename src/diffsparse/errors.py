@@ -13,6 +13,10 @@ class SparsityError(ValueError):
     """A mistake in how the package was called; the message names the value and what was expected."""
 
 
+class CheckpointError(SparsityError):
+    """A file that cannot be written, read or fitted to a model; the message names the file and the cause."""
+
+
 class SparsityWarning(UserWarning):
     """Something was done that the caller may not have meant; the message names the layer."""
 

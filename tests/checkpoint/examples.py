@@ -5,7 +5,7 @@ from torch import nn
 
 import diffsparse as ds
 from diffsparse.checkpoint.container import raw_bytes
-from diffsparse.compact import Compacted
+from diffsparse.compaction import Compacted
 from diffsparse.models import PreResNet
 
 

@@ -6,7 +6,7 @@ from torch import nn
 import diffsparse as ds
 from diffsparse.checkpoint.fit import differences, in_words, split_ties, strangers
 from diffsparse.checkpoint.header import TensorRecord
-from diffsparse.checkpoint.save import describe
+from diffsparse.checkpoint.saving import describe
 from tests.checkpoint.examples import Tied
 
 

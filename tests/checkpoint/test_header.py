@@ -7,8 +7,8 @@ import torch
 
 import diffsparse as ds
 from diffsparse.checkpoint import GateRecord, Header, SparseLayer, TensorRecord
-from diffsparse.compact import Plan
-from diffsparse.compact.plan import Kept, LayerPlan, TensorSlice
+from diffsparse.compaction import Plan
+from diffsparse.compaction.plan import Kept, LayerPlan, TensorSlice
 
 PLAN = Plan(
     tensors={"a.weight": TensorSlice(dims={0: [0, 2]})},

@@ -11,9 +11,9 @@ import torch
 
 import diffsparse
 from diffsparse.cli.main import main
-from diffsparse.measure.measure import measure_in_turns
+from diffsparse.measuring.meter import measure_in_turns
 from diffsparse.models import create
-from diffsparse.train import StoppedError
+from diffsparse.training import StoppedError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,7 +119,7 @@ def test_ctrl_c_stops_quietly(
     def interrupted(*_: object, **__: object) -> None:
         raise error
 
-    monkeypatch.setattr("diffsparse.cli.demo_runs.run", interrupted)
+    monkeypatch.setattr("diffsparse.cli.demo_runs.train", interrupted)
     with pytest.raises(SystemExit) as stopped:
         main(words)
     assert stopped.value.code == 130

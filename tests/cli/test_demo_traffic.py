@@ -14,9 +14,9 @@ import torch
 
 from diffsparse.cli.demo_traffic import METHODS, traffic_recipe
 from diffsparse.cli.main import main
-from diffsparse.data.traffic import Speeds, TrafficDataSet, traffic_data
-from diffsparse.train import Sparsifying
-from tests.train.examples import RUN_MODULE
+from diffsparse.traffic.data import Speeds, TrafficDataSet, traffic_data
+from diffsparse.training import Sparsifying
+from tests.training.examples import RUN_MODULE
 
 NODES = 6
 RUNS = ("baseline-I", "baseline-II", "ours")
@@ -50,7 +50,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Finished:
     with contextlib.redirect_stdout(printed), pytest.MonkeyPatch.context() as patch:
         patch.setattr(RUN_MODULE, "open_data", lambda *_, **__: data)
         # to draw twelve pictures takes longer than all else
-        patch.setattr("diffsparse.train.learned_graph.save_picture", lambda path, _figure: path.touch())
+        patch.setattr("diffsparse.traffic.report.save_picture", lambda path, _figure: path.touch())
         main(["demo", "traffic", "--epochs", "2", "--output", str(folder)])
     rows = json.loads((folder / "demo.json").read_text())
     return Finished(folder=folder, printed=printed.getvalue(), rows=rows)

@@ -9,9 +9,9 @@ from rich.console import Console
 from diffsparse.cli.main import COMMANDS, main
 from diffsparse.cli.train import Train, train_defaults
 from diffsparse.cli.training_bar import TrainingBar, epoch_note
-from diffsparse.train import Recipe, StoppedError, read_recipe
-from tests.train.conftest import data as data
-from tests.train.examples import NET, STEPS, Signals, outcome
+from diffsparse.training import Recipe, StoppedError, read_recipe
+from tests.training.conftest import data as data
+from tests.training.examples import NET, STEPS, Signals, outcome
 
 SMALL = ["train", "--model", NET, "--epochs", "2", "--batch-size", "16"]
 
@@ -37,8 +37,8 @@ class TestRuns:
     ) -> None:
         monkeypatch.chdir(tmp_path)
         main([*SMALL, "--seed", "3", "--method", "plain", "--epochs", "1"])
-        assert "files in runs/tests.train.examples.Net-digits-plain-3" in capsys.readouterr().out
-        assert (tmp_path / "runs/tests.train.examples.Net-digits-plain-3/result.json").exists()
+        assert "files in runs/tests.training.examples.Net-digits-plain-3" in capsys.readouterr().out
+        assert (tmp_path / "runs/tests.training.examples.Net-digits-plain-3/result.json").exists()
 
     def test_the_written_configuration_repeats_the_run(self, tmp_path: Path) -> None:
         first, second = tmp_path / "first", tmp_path / "second"
@@ -217,7 +217,7 @@ def test_a_stop_by_a_signal_is_an_exit_code(monkeypatch: pytest.MonkeyPatch, tmp
     def stopped(*_: object, **__: object) -> None:
         raise StoppedError(signal.SIGINT)
 
-    monkeypatch.setattr("diffsparse.cli.train.run", stopped)
+    monkeypatch.setattr("diffsparse.cli.train.train", stopped)
     with pytest.raises(SystemExit) as caught:
         main([*SMALL, "--output", str(tmp_path)])
     assert caught.value.code == 130

@@ -4,7 +4,7 @@ import pytest
 
 from diffsparse import SparsityError
 from diffsparse.data import DataSet, names, open_data
-from diffsparse.data.traffic import TRAFFIC_NAMES
+from diffsparse.traffic.data import TRAFFIC_NAMES
 from tests.data.fakes import SMALL10, SMALL100, write_cifar, write_images
 
 IMAGES = [name for name in names() if name not in TRAFFIC_NAMES]
@@ -64,9 +64,9 @@ def test_wishes_reach_the_data_set(root: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "wishes", "message"),
     [
-        ("mnist", {}, "there is no data set 'mnist'; there are digits, cifar10, cifar100, imagenet, folder"),
-        ("digits", {"image_size": 16}, "images of digits are 8 x 8, got image_size 16"),
-        ("cifar100", {"image_size": 224}, "images of cifar100 are 32 x 32, got image_size 224"),
+        ("mnist", {}, "data must be one of digits, cifar10, cifar100, imagenet, folder"),
+        ("digits", {"image_size": 16}, "digits has images of 8 x 8, got image_size 16"),
+        ("cifar100", {"image_size": 224}, "cifar100 has images of 32 x 32, got image_size 224"),
         ("folder", {"image_size": 0}, "image_size must be a whole number of at least 1, got 0"),
         ("imagenet", {"download": True}, "imagenet cannot be downloaded"),
         ("folder", {"download": True}, "folder cannot be downloaded"),

@@ -5,9 +5,9 @@ import pytest
 import torch
 
 from diffsparse import SparsityError
-from diffsparse.data.ahead import THREAD_NAME
 from diffsparse.data.augment import ShiftAndFlip
 from diffsparse.data.normalise import Normalisation
+from diffsparse.data.prefetch import THREAD_NAME
 from diffsparse.data.tensor_part import TensorPart
 from tests.data.test_augment import slowly
 

@@ -11,7 +11,7 @@ from torch import nn
 import diffsparse as ds
 from diffsparse.export import onnx
 from diffsparse.models import PreResNet
-from tests.compact.nets import kill, randomise
+from tests.compaction.nets import kill, randomise
 
 
 def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

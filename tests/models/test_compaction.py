@@ -8,7 +8,7 @@ from torch import nn
 
 import diffsparse as ds
 from diffsparse.models import create
-from tests.compact.nets import randomise, same
+from tests.compaction.nets import randomise, same
 from tests.models.figures import gates, zero_gates
 
 

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 import diffsparse as ds
 from diffsparse import SparsityError
 from diffsparse.models import DenseNet
-from tests.compact.nets import randomise
+from tests.compaction.nets import randomise
 from tests.models.figures import maps, normalised
 
 

@@ -5,7 +5,7 @@ from torch import Tensor, nn
 
 from diffsparse import SparsityError
 from diffsparse.models import MobileNetV1
-from tests.compact.nets import randomise
+from tests.compaction.nets import randomise
 from tests.models.figures import normalised, strided
 
 

@@ -8,7 +8,7 @@ from torch import nn
 from diffsparse import SparsityError
 from diffsparse.models import PreResNet
 from diffsparse.models.preresnet import BasicBlock, Bottleneck
-from tests.compact.nets import randomise
+from tests.compaction.nets import randomise
 from tests.models.figures import normalised, strided
 
 

@@ -7,7 +7,7 @@ from diffsparse import SparsityError
 from diffsparse.models import PreActivationResNet, ResNet
 from diffsparse.models.preresnet import Bottleneck
 from diffsparse.models.resnet import PostActivationBottleneck
-from tests.compact.nets import randomise
+from tests.compaction.nets import randomise
 from tests.models.figures import maps, normalised, strided
 
 KINDS = [ResNet, PreActivationResNet]

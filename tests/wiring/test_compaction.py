@@ -10,9 +10,8 @@ import torch
 from torch import Tensor, nn
 
 import diffsparse as ds
-from diffsparse.compact.bake import bake
+from diffsparse.compaction.materialise import bake
 from diffsparse.errors import SparsityError, SparsityWarning
-from diffsparse.models.wired_mobilenet import WiredMobileNet
 from diffsparse.wiring import (
     Differentiable,
     OrdinaryStage,
@@ -23,6 +22,7 @@ from diffsparse.wiring import (
     products,
 )
 from diffsparse.wiring.bags import DenseMix, SparseMix
+from diffsparse.wiring.mobilenet import WiredMobileNet
 from diffsparse.wiring.table import SparseFront, SparseNodes, TableStage
 from tests.wiring.nets import drop, shifted, tiny
 

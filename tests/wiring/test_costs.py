@@ -6,8 +6,8 @@ import pytest
 from torch import nn
 
 from diffsparse.errors import SparsityError
-from diffsparse.models.wired_mobilenet import WiredMobileNet
 from diffsparse.wiring import Proximal, wiring_cost, wiring_graph
+from diffsparse.wiring.mobilenet import WiredMobileNet
 from tests.wiring.nets import tiny
 
 

@@ -4,10 +4,10 @@ import pytest
 import torch
 from torch import nn
 
-from diffsparse.compact.bake import bake
+from diffsparse.compaction.materialise import bake
 from diffsparse.errors import SparsityError
-from diffsparse.models.wired_mobilenet import WiredMobileNet
 from diffsparse.wiring import WiringGraph, live_by_one_hop, live_recursively, wiring_graph
+from diffsparse.wiring.mobilenet import WiredMobileNet
 from tests.wiring.nets import drop, tiny
 
 LAYOUT = ((3, 4, 1, 2), (4, 5, 2, 3), (5, 4, 1, 1))

@@ -1,9 +1,9 @@
 """Models on disk: one safetensors file with weights, plan and gates, and no pickle."""
 
-from diffsparse.checkpoint.errors import CheckpointError
 from diffsparse.checkpoint.header import GateRecord, Header, SparseLayer, TensorRecord
-from diffsparse.checkpoint.load import load
-from diffsparse.checkpoint.read import read_header
-from diffsparse.checkpoint.save import save
+from diffsparse.checkpoint.loading import load
+from diffsparse.checkpoint.reading import read_header
+from diffsparse.checkpoint.saving import save
+from diffsparse.errors import CheckpointError
 
 __all__ = ["CheckpointError", "GateRecord", "Header", "SparseLayer", "TensorRecord", "load", "read_header", "save"]

@@ -14,7 +14,7 @@ from typing import Any, BinaryIO
 import torch
 from torch import Tensor
 
-from diffsparse.checkpoint.errors import CheckpointError
+from diffsparse.errors import CheckpointError
 
 DTYPES = {
     "F64": torch.float64,

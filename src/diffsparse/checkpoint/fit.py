@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from diffsparse.checkpoint.header import Header
-from diffsparse.checkpoint.save import gate_dims, shared_names
+from diffsparse.checkpoint.saving import gate_dims, shared_names
 from diffsparse.gates import named_gates
 
 SHOWN = 3

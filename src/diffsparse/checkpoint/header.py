@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from diffsparse.checkpoint.container import DTYPES, HASH
-from diffsparse.compact.plan import Plan
+from diffsparse.compaction.plan import Plan
 
 FORMAT_NAME = "diffsparse"
 FORMAT_VERSION = 1

@@ -7,7 +7,7 @@ from rich.console import Console
 
 from diffsparse.checkpoint import read_header, save
 from diffsparse.cli.target import Target, check_writable
-from diffsparse.compact import compact
+from diffsparse.compaction import compact
 from diffsparse.errors import SparsityError
 
 

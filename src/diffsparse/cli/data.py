@@ -8,7 +8,7 @@ from rich.table import Table
 from tyro.conf import Positional
 
 from diffsparse.data import DataSet, Labelled, Part, open_data
-from diffsparse.data.traffic import TrafficDataSet, TrafficPart
+from diffsparse.traffic.data import TrafficDataSet, TrafficPart
 
 
 @dataclass(frozen=True, kw_only=True)

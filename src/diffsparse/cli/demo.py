@@ -10,15 +10,15 @@ from rich.table import Table
 from torch import nn
 
 from diffsparse.checkpoint import load
-from diffsparse.checkpoint.atomic import write_json
 from diffsparse.cli.demo_runs import demo_folder, train_all
 from diffsparse.data import open_data
-from diffsparse.measure import Measurement
-from diffsparse.measure.measure import measure_in_turns
-from diffsparse.train import Hardware, Recipe, Sparsifying
-from diffsparse.train.build import build_model
-from diffsparse.train.processes import threads
-from diffsparse.train.run import COMPACT, TRAINED
+from diffsparse.files import write_json
+from diffsparse.measuring import Measurement
+from diffsparse.measuring.meter import measure_in_turns
+from diffsparse.training import Hardware, Recipe, Sparsifying
+from diffsparse.training.build import build_model
+from diffsparse.training.processes import threads
+from diffsparse.training.run import COMPACT, TRAINED
 
 LATENCY_BATCH = 64
 """Images a forward pass when the networks are timed."""

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from diffsparse.cli.training_bar import TrainingBar
 from diffsparse.errors import SparsityError
-from diffsparse.train import Recipe, StoppedError, run
+from diffsparse.training import Recipe, StoppedError, train
 
 
 @contextmanager
@@ -32,7 +32,7 @@ def train_all(recipes: Mapping[str, Recipe], folder: Path, console: Console) -> 
         for name, recipe in recipes.items():
             bar.title = name
             try:
-                results[name] = run(recipe, folder / name, watcher=bar)
+                results[name] = train(recipe, folder / name, watcher=bar)
             except StoppedError:
                 # a demo is begun anew, not resumed
                 raise KeyboardInterrupt from None

@@ -8,10 +8,10 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from diffsparse.checkpoint.atomic import write_json
 from diffsparse.cli.demo_runs import demo_folder, train_all
-from diffsparse.train import Hardware, Optimisation, Recipe, Sparsifying
-from diffsparse.train.config import Method
+from diffsparse.files import write_json
+from diffsparse.training import Hardware, Optimisation, Recipe, Sparsifying
+from diffsparse.training.config import Method
 
 METHODS: dict[str, Method] = {"baseline-I": "given-map", "baseline-II": "plain", "ours": "ds"}
 """The rows of the table, which are also the folders of the runs."""

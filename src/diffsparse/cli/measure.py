@@ -7,7 +7,7 @@ from pathlib import Path
 from rich.console import Console
 
 from diffsparse.cli.target import Target, check_writable
-from diffsparse.measure import measure
+from diffsparse.measuring import measure
 
 
 @dataclass(frozen=True, kw_only=True)

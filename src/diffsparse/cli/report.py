@@ -7,11 +7,11 @@ from typing import Any
 
 from tyro.conf import Positional
 
-from diffsparse.checkpoint.atomic import write_json
 from diffsparse.cli.table import results_table
 from diffsparse.cli.target import check_writable
 from diffsparse.cli.wide import wide_console
 from diffsparse.errors import SparsityError
+from diffsparse.files import write_json
 
 _PARTS = {"config", "cost", "figures", "training_seconds", "zeros"}
 

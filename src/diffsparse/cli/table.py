@@ -5,7 +5,7 @@ from typing import Any
 
 from rich.table import Table
 
-from diffsparse.train.methods import NO_STRENGTH
+from diffsparse.training.methods import NO_STRENGTH
 
 _LAST = ("entries", "LR 1", "LR 2", "zeros", "MACs", "params", "file kB", "train s")
 """Columns behind those of method and figures."""

@@ -12,8 +12,8 @@ from rich.console import Console
 from diffsparse.cli.table import results_table
 from diffsparse.cli.training_bar import TrainingBar
 from diffsparse.cli.wide import wide_console
-from diffsparse.train import Recipe, StoppedError, read_recipe, run
-from diffsparse.train.processes import own_rank
+from diffsparse.training import Recipe, StoppedError, read_recipe, train
+from diffsparse.training.processes import own_rank
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +63,7 @@ def run_train(config: Train) -> None:
     console = wide_console()
     with TrainingBar(console) as bar:
         try:
-            result = run(
+            result = train(
                 config.recipe, config.folder, resume=config.resume, tensorboard=config.tensorboard, watcher=bar
             )
         except StoppedError as stopped:

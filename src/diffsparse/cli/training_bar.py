@@ -7,7 +7,7 @@ from typing import Any, Self
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
-from diffsparse.train import Watcher
+from diffsparse.training import Watcher
 
 
 class TrainingBar(Watcher):

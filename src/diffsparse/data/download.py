@@ -8,8 +8,8 @@ from pathlib import Path
 from urllib.error import HTTPError
 from urllib.request import urlopen
 
-from diffsparse.checkpoint.atomic import replacing
 from diffsparse.errors import SparsityError
+from diffsparse.files import replacing
 
 CHUNK = 1 << 18
 

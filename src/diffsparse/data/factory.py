@@ -1,20 +1,61 @@
 """Data sets by name."""
 
 import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from diffsparse.data.cifar import CIFAR10, CIFAR100, SHAPE, open_cifar
 from diffsparse.data.dataset import DataSet
 from diffsparse.data.digits import open_digits
 from diffsparse.data.folder import open_folder, open_imagenet
-from diffsparse.data.traffic import TRAFFIC_NAMES, open_traffic
-from diffsparse.data.traffic.open import SYNTHETIC
 from diffsparse.errors import SparsityError
+from diffsparse.registry import Registry
 
 ROOT_VARIABLE = "DIFFSPARSE_DATA"
 
-_CIFAR = {layout.name: layout for layout in (CIFAR10, CIFAR100)}
-_FOLDERS = {"imagenet": open_imagenet, "folder": open_folder}
+
+@dataclass(frozen=True, kw_only=True)
+class DataRequest:
+    """What the user asked for when a data set is opened."""
+
+    name: str
+    """The registered name."""
+    root: Path | None = None
+    """The folder that the user gave."""
+    augment: bool = True
+    """Whether training images may be changed at random."""
+    image_size: int | None = None
+    """Width and height of the inputs, where they can be chosen."""
+    download: bool = False
+    """Whether files may be fetched."""
+
+    def folder(self) -> Path:
+        """The data root, given or from the environment; raises if there is none."""
+        named = os.environ.get(ROOT_VARIABLE)
+        if self.root is None and not named:
+            raise SparsityError(f"{self.name} needs the folder that holds it: give a root or set {ROOT_VARIABLE}")
+        root = Path(named or "") if self.root is None else Path(self.root)
+        if root.exists() and not root.is_dir():
+            raise SparsityError(f"the data root {root} must be a folder, but is a file")
+        if not root.exists() and not self.download:
+            raise SparsityError(f"the data root {root} does not exist")
+        return root
+
+    def refuse_download(self) -> None:
+        """Raise if a download was asked for."""
+        if self.download:
+            raise SparsityError(f"{self.name} cannot be downloaded: put its files under the data root by hand")
+
+    def check_size(self, own: int | None) -> None:
+        """Raise if another image size than `own` was asked for; None for data without images."""
+        if self.image_size not in (None, own):
+            there = f"images of {own} x {own}" if own else "no images"
+            raise SparsityError(f"{self.name} has {there}, got image_size {self.image_size}")
+
+
+DATA_SETS = Registry[Callable[[DataRequest], DataSet]]("data")
 
 
 def names() -> tuple[str, ...]:
@@ -24,7 +65,7 @@ def names() -> tuple[str, ...]:
         >>> names()[:5]
         ('digits', 'cifar10', 'cifar100', 'imagenet', 'folder')
     """
-    return ("digits", *_CIFAR, *_FOLDERS, *TRAFFIC_NAMES)
+    return DATA_SETS.names()
 
 
 def open_data(
@@ -38,11 +79,11 @@ def open_data(
     """The data set called `name`, checked and ready to make batches.
 
     Args:
-        name: One of `names()`.
-        root: The folder it lies in; by default the variable DIFFSPARSE_DATA says it. The digits need none.
-        augment: Whether training images are changed at random, where the data set has a way to.
-        image_size: Width and height of inputs that are made from image files, by default 224.
-        download: Whether to fetch CIFAR if it is not there.
+        name: one of `names()`.
+        root: the folder that holds it, by default the variable DIFFSPARSE_DATA. The digits need none.
+        augment: whether training images are changed at random, where the data set has a way to.
+        image_size: width and height of inputs that are made from image files, by default 224.
+        download: whether to fetch CIFAR if it is not there.
 
     Example:
         >>> digits = open_data("digits")
@@ -52,38 +93,31 @@ def open_data(
         >>> inputs.shape, targets.shape
         (torch.Size([64, 1, 8, 8]), torch.Size([64]))
     """
-    if name == "digits":
-        digits = open_digits()
-        _check_size(name, image_size, digits.input_shape[-1])
-        return digits
-    if name in _CIFAR:
-        _check_size(name, image_size, SHAPE[-1])
-        return open_cifar(_CIFAR[name], _root(name, root, download), augment=augment, fetch=download)
-    if name in _FOLDERS:
-        if download:
-            raise SparsityError(f"{name} cannot be downloaded: put its images under the data root by hand")
-        return _FOLDERS[name](_root(name, root, download), augment=augment, image_size=image_size)
-    if name in TRAFFIC_NAMES:
-        if download:
-            raise SparsityError(f"{name} cannot be downloaded: put its files under the data root by hand")
-        if image_size is not None:
-            raise SparsityError(f"{name} has no images, got image_size {image_size}")
-        return open_traffic(name, None if name == SYNTHETIC else _root(name, root, download))
-    raise SparsityError(f"there is no data set {name!r}; there are {', '.join(names())}")
+    request = DataRequest(name=name, root=root, augment=augment, image_size=image_size, download=download)
+    return DATA_SETS.find(name)(request)
 
 
-def _root(name: str, given: Path | None, download: bool) -> Path:
-    named = os.environ.get(ROOT_VARIABLE)
-    if given is None and not named:
-        raise SparsityError(f"{name} needs the folder that it lies in: give a root or set {ROOT_VARIABLE}")
-    root = Path(named or "") if given is None else Path(given)
-    if root.exists() and not root.is_dir():
-        raise SparsityError(f"the data root {root} must be a folder, but is a file")
-    if not root.exists() and not download:
-        raise SparsityError(f"the data root {root} does not exist")
-    return root
+def _digits(request: DataRequest) -> DataSet:
+    digits = open_digits()
+    request.check_size(digits.input_shape[-1])
+    return digits
 
 
-def _check_size(name: str, image_size: int | None, own: int) -> None:
-    if image_size not in (None, own):
-        raise SparsityError(f"the images of {name} are {own} x {own}, got image_size {image_size}")
+_CIFAR = {layout.name: layout for layout in (CIFAR10, CIFAR100)}
+
+
+def _cifar(request: DataRequest) -> DataSet:
+    request.check_size(SHAPE[-1])
+    return open_cifar(_CIFAR[request.name], request.folder(), augment=request.augment, fetch=request.download)
+
+
+def _images(open_images: Callable[..., DataSet], request: DataRequest) -> DataSet:
+    request.refuse_download()
+    return open_images(request.folder(), augment=request.augment, image_size=request.image_size)
+
+
+DATA_SETS.add("digits", _digits)
+for _name in _CIFAR:
+    DATA_SETS.add(_name, _cifar)
+DATA_SETS.add("imagenet", partial(_images, open_imagenet))
+DATA_SETS.add("folder", partial(_images, open_folder))

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from diffsparse.data.ahead import ahead
 from diffsparse.data.augment import ShiftAndFlip
 from diffsparse.data.normalise import Normalisation
 from diffsparse.data.order import AUGMENTATION, every_entry, random_numbers, shuffled_entries, whole_batches
 from diffsparse.data.part import WHOLE, Batch, Share
+from diffsparse.data.prefetch import ahead
 from diffsparse.errors import SparsityError
 
 

@@ -10,13 +10,13 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
-from diffsparse.checkpoint.atomic import replacing
-from diffsparse.compact.capture import tensors_in
-from diffsparse.compact.compact import Compacted
-from diffsparse.compact.verify import difference
+from diffsparse.compaction.capture import tensors_in
+from diffsparse.compaction.pipeline import Compacted
+from diffsparse.compaction.verify import difference
 from diffsparse.errors import SparsityError, require_module, require_number
-from diffsparse.measure.example import Example
-from diffsparse.measure.undisturbed import undisturbed
+from diffsparse.example import Example
+from diffsparse.files import replacing
+from diffsparse.undisturbed import undisturbed
 
 TOLERANCE = 1e-3
 OTHER_BATCH = 3

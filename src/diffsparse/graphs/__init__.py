@@ -11,8 +11,8 @@ from diffsparse.graphs.forecast import (
 )
 from diffsparse.graphs.heat_map import draw_heat_map
 from diffsparse.graphs.layout import plane_layout
-from diffsparse.graphs.picture import save_picture
 from diffsparse.graphs.scores import hop_counts, learned_relationship, nonzeros, within_hops
+from diffsparse.plot.picture import save_picture
 
 __all__ = [
     "Edge",

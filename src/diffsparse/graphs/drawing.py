@@ -10,7 +10,7 @@ from torch import Tensor
 from diffsparse.errors import SparsityError
 from diffsparse.graphs.layout import plane_layout
 from diffsparse.graphs.matrix import node_names, require_adjacency, require_map
-from diffsparse.graphs.picture import blank_figure
+from diffsparse.plot.picture import blank_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

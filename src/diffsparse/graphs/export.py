@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from diffsparse.checkpoint.atomic import write_text
 from diffsparse.errors import SparsityError
+from diffsparse.files import write_text
 from diffsparse.graphs.matrix import node_names, require_adjacency
 
 

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from diffsparse.graphs.layout import row_order
 from diffsparse.graphs.matrix import node_names, require_adjacency, require_map
-from diffsparse.graphs.picture import blank_figure
 from diffsparse.graphs.scores import learned_relationship, nonzeros, within_hops
+from diffsparse.plot.picture import blank_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

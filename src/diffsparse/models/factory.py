@@ -12,10 +12,10 @@ from diffsparse.models.densenet import DenseNet
 from diffsparse.models.mobilenet import MobileNetV1
 from diffsparse.models.preresnet import PreResNet
 from diffsparse.models.resnet import PreActivationResNet, ResNet
-from diffsparse.models.wired_mobilenet import WiredMobileNet
+from diffsparse.registry import load_features
 
-_DEPTH = r"(?P<depth>[1-9][0-9]{0,3})"
-_MULTIPLIER = r"(?:-(?P<multiplier>-?[0-9]*\.?[0-9]+))?"
+DEPTH = r"(?P<depth>[1-9][0-9]{0,3})"
+MULTIPLIER = r"(?:-(?P<multiplier>-?[0-9]*\.?[0-9]+))?"
 _WIDEST = 10
 
 
@@ -31,6 +31,20 @@ class Family:
     """From the match, the number of classes and the input channels to a network."""
     examples: tuple[str, ...]
     """Names of the family to list."""
+
+
+_FAMILIES: list[Family] = []
+
+
+def register_family(family: Family) -> None:
+    """Let `create` and the command line know a family of networks."""
+    _FAMILIES.append(family)
+
+
+def families() -> list[Family]:
+    """Every family, those of other packages included."""
+    load_features()
+    return _FAMILIES
 
 
 def create(name: str, num_classes: int = 10, *, in_channels: int = 3) -> nn.Module:
@@ -61,12 +75,12 @@ def find_family(name: str) -> tuple[Family, re.Match[str]]:
     """The family of a network and what its name says; raises if there is none."""
     if not isinstance(name, str):
         raise SparsityError(f"the name of a network must be a string, got {name!r}")
-    for family in FAMILIES:
+    for family in families():
         if match := re.fullmatch(family.pattern, name):
             return family, match
     close = get_close_matches(name.lower(), names(), n=1)
     hint = f", the closest is {close[0]!r}" if close else ""
-    known = ", ".join(family.grammar for family in FAMILIES)
+    known = ", ".join(family.grammar for family in families())
     raise SparsityError(f"unknown network {name!r}{hint}; there are {known}, and your own as package.module:Name")
 
 
@@ -77,10 +91,10 @@ def names() -> tuple[str, ...]:
         >>> "densenet40" in names()
         True
     """
-    return tuple(name for family in FAMILIES for name in family.examples)
+    return tuple(name for family in families() for name in family.examples)
 
 
-def _multiplier(match: re.Match[str], least_width: int) -> float:
+def width_multiplier(match: re.Match[str], least_width: int) -> float:
     """The width multiplier in a name; `least_width` is the smallest width it is applied to."""
     multiplier = float(match["multiplier"] or 1)
     require_number(f"the width multiplier of '{match.string}'", multiplier, above=0, high=_WIDEST)
@@ -90,7 +104,7 @@ def _multiplier(match: re.Match[str], least_width: int) -> float:
 
 
 def _scaled(match: re.Match[str], width: int) -> int:
-    return int(_multiplier(match, width) * width)
+    return int(width_multiplier(match, width) * width)
 
 
 def _preresnet(match: re.Match[str], num_classes: int, in_channels: int) -> nn.Module:
@@ -108,49 +122,33 @@ def _resnet(match: re.Match[str], num_classes: int, in_channels: int) -> nn.Modu
 
 def _mobilenet(match: re.Match[str], num_classes: int, in_channels: int) -> nn.Module:
     imagenet = match["imagenet"] is not None
-    return MobileNetV1(num_classes, multiplier=_multiplier(match, 32), imagenet=imagenet, in_channels=in_channels)
+    return MobileNetV1(num_classes, multiplier=width_multiplier(match, 32), imagenet=imagenet, in_channels=in_channels)
 
 
-def _wired(match: re.Match[str], num_classes: int, in_channels: int) -> nn.Module:
-    kind = match["kind"]
-    return WiredMobileNet(
-        num_classes,
-        in_channels=in_channels,
-        width=_multiplier(match, 32),
-        imagenet=kind == "imagenet",
-        small=kind == "small",
-    )
-
-
-FAMILIES = (
+for _family in (
     Family(
         grammar="preresnet<depth>[-<multiplier>]",
-        pattern=f"preresnet{_DEPTH}{_MULTIPLIER}",
+        pattern=f"preresnet{DEPTH}{MULTIPLIER}",
         build=_preresnet,
         examples=("preresnet20", "preresnet20-0.5", "preresnet56", "preresnet110", "preresnet164"),
     ),
     Family(
         grammar="densenet<depth>[-<multiplier>]",
-        pattern=f"densenet{_DEPTH}{_MULTIPLIER}",
+        pattern=f"densenet{DEPTH}{MULTIPLIER}",
         build=_densenet,
         examples=("densenet40", "densenet40-0.5"),
     ),
     Family(
         grammar="resnet50[-<multiplier>][-preact]",
-        pattern=f"resnet50{_MULTIPLIER}(?P<preact>-preact)?",
+        pattern=f"resnet50{MULTIPLIER}(?P<preact>-preact)?",
         build=_resnet,
         examples=("resnet50", "resnet50-preact"),
     ),
     Family(
         grammar="mobilenetv1[-<multiplier>][-imagenet]",
-        pattern=f"mobilenetv1{_MULTIPLIER}(?P<imagenet>-imagenet)?",
+        pattern=f"mobilenetv1{MULTIPLIER}(?P<imagenet>-imagenet)?",
         build=_mobilenet,
         examples=("mobilenetv1", "mobilenetv1-0.25", "mobilenetv1-0.5-imagenet"),
     ),
-    Family(
-        grammar="wired-mobilenet[-<multiplier>][-imagenet|-small]",
-        pattern=rf"wired-mobilenet{_MULTIPLIER}(?:-(?P<kind>imagenet|small))?",
-        build=_wired,
-        examples=("wired-mobilenet", "wired-mobilenet-0.25", "wired-mobilenet-0.25-small"),
-    ),
-)
+):
+    register_family(_family)

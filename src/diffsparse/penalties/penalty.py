@@ -9,7 +9,7 @@ from diffsparse.errors import SparsityError, require_number
 from diffsparse.gates import Gate, chosen_gates
 from diffsparse.penalties.batch import GateBatch, batch_gates
 from diffsparse.penalties.norms import L1, Norm
-from diffsparse.schedules import GradualStrength
+from diffsparse.penalties.strength import GradualStrength
 from diffsparse.selection import Selection
 
 

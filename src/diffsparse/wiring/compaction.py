@@ -6,12 +6,12 @@ from typing import Any, Generic, TypeVar, cast
 
 from torch import nn
 
-from diffsparse.compact import Compacted, compact
-from diffsparse.compact.bake import check_model
-from diffsparse.compact.verify import Trials, default_tolerance, run_on_copies
+from diffsparse.compaction import Compacted, compact
+from diffsparse.compaction.materialise import check_model
+from diffsparse.compaction.verify import Trials, default_tolerance, run_on_copies
 from diffsparse.errors import SparsityError
-from diffsparse.measure.example import Example
-from diffsparse.measure.undisturbed import undisturbed
+from diffsparse.example import Example
+from diffsparse.undisturbed import undisturbed
 from diffsparse.wiring.products import MixChoice, choose_products
 from diffsparse.wiring.stage import OrdinaryStage, WiredStage
 
@@ -39,13 +39,13 @@ class CompactWiring(Generic[Model]):
 def compact_wiring(model: Model, example_inputs: Any, *, tolerance: float | None = None) -> CompactWiring[Model]:
     """Remove dead nodes, then run the edges that are left dense or sparse, whichever is faster on the example.
 
-    Dead nodes leave with their filters and batch norms, by `diffsparse.compact`. A node without incoming but with
+    Dead nodes leave with their filters and batch norms, by `diffsparse.compaction`. A node without incoming but with
     outgoing edges sends a constant that varies at the border of the map: it stays, and so the result is exact for
     every image size. Only where a whole group has become constant its map is stored, for images of the example's size;
     others raise. Give an example of the batch and image size that the network is to be fast for.
 
     Args:
-        model: a network with `WiredStage`s in it, or what `diffsparse.compact` made of one; it is left as it is.
+        model: a network with `WiredStage`s in it, or what `diffsparse.compaction` made of one; it is left as it is.
         example_inputs: a tensor, a tuple of positional arguments or a dictionary of keyword arguments.
         tolerance: largest relative difference to accept; by default what rounding does in the model's dtype.
 
@@ -62,7 +62,7 @@ def compact_wiring(model: Model, example_inputs: Any, *, tolerance: float | None
     """
     model = check_model(model)
     if not any(isinstance(module, WiredStage | OrdinaryStage) for module in model.modules()):
-        raise SparsityError(f"{type(model).__name__} has no WiredStage; use diffsparse.compact")
+        raise SparsityError(f"{type(model).__name__} has no WiredStage; use diffsparse.compaction")
     compacted = compact(model, example_inputs, tolerance=tolerance, fold=True)
     fast, choices = choose_products(copy.deepcopy(compacted.model).eval(), compacted.example)
     limit = default_tolerance(model) if tolerance is None else tolerance

@@ -46,7 +46,7 @@ def wiring_cost(
             charges `StageShape.edge_count`, whatever the edges are.
 
     Example:
-        >>> from diffsparse.models.wired_mobilenet import WiredMobileNet
+        >>> from diffsparse.wiring.mobilenet import WiredMobileNet
         >>> from diffsparse.wiring import Proximal
         >>> wiring_cost(WiredMobileNet(edges=Proximal(strength=0.0))).mult_adds
         105074688

@@ -2,7 +2,16 @@
 
 from torch import Tensor, nn
 
-from diffsparse.compact.adaptors import EXPAND, FILL, SELECT, Constant, ConstantMap, ExpandOutput, PassOn, SelectInput
+from diffsparse.compaction.adaptors import (
+    EXPAND,
+    FILL,
+    SELECT,
+    Constant,
+    ConstantMap,
+    ExpandOutput,
+    PassOn,
+    SelectInput,
+)
 from diffsparse.wiring.bags import Mix, SparseConv
 from diffsparse.wiring.stage import Nodes, OrdinaryStage
 from diffsparse.wiring.table import OnMaps, SparseNodes, TableStage

@@ -58,7 +58,7 @@ def wiring_graph(net: nn.Module) -> WiringGraph:
     """The graph of a network with a convolution `stem`, a sequence `stages` of `WiredStage`s and a `classifier`.
 
     Example:
-        >>> from diffsparse.models.wired_mobilenet import WiredMobileNet
+        >>> from diffsparse.wiring.mobilenet import WiredMobileNet
         >>> wiring_graph(WiredMobileNet()).usable_edges
         6981632
     """

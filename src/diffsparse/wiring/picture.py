@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from diffsparse.graphs.picture import blank_figure, save_picture
+from diffsparse.plot.picture import blank_figure, save_picture
 from diffsparse.wiring.graph import Live, StageGraph, WiringGraph, live_recursively, wiring_graph
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def draw_wiring(net: nn.Module | WiringGraph, path: str | os.PathLike[str]) -> P
 
     Example:
         >>> import tempfile
-        >>> from diffsparse.models.wired_mobilenet import WiredMobileNet
+        >>> from diffsparse.wiring.mobilenet import WiredMobileNet
         >>> draw_wiring(WiredMobileNet(width=0.125, small=True), tempfile.mkdtemp() + "/wiring.svg").name
         'wiring.svg'
     """

@@ -8,11 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from diffsparse.compact.compact import recorded
-from diffsparse.compact.graph import read_counts
-from diffsparse.compact.verify import run_on_copies
-from diffsparse.measure.example import Example
-from diffsparse.measure.latency import time_interleaved
+from diffsparse.compaction.graph import read_counts
+from diffsparse.compaction.pipeline import recorded
+from diffsparse.compaction.verify import run_on_copies
+from diffsparse.example import Example
+from diffsparse.measuring.latency import time_interleaved
 from diffsparse.wiring.bags import DenseMix, SparseConv, SparseMix
 from diffsparse.wiring.forms import edge_matrix, hooks_of, is_known, layouts_fit, table_stage
 from diffsparse.wiring.stage import OrdinaryStage

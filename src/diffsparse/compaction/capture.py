@@ -1,0 +1,242 @@
+"""Record what a model does by running it once."""
+
+import weakref
+from collections.abc import Iterable, Iterator
+from dataclasses import fields, is_dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.module import (
+    _global_forward_hooks_with_kwargs,
+    register_module_forward_hook,
+    register_module_forward_pre_hook,
+)
+from torch.overrides import TorchFunctionMode
+from torch.utils.hooks import RemovableHandle
+
+from diffsparse.compaction.graph import Call, Graph, Node, Value, single_number
+from diffsparse.compaction.op_names import RANDOM, is_in_place, spelling
+from diffsparse.compaction.rules import OPAQUE, describe
+from diffsparse.compaction.rules.pointwise import takes_number
+from diffsparse.errors import SparsityError
+from diffsparse.module_tree import modules_by_name, tensors_by_name
+
+# Asked for first: most arguments are such, and asking for the type of a tensor is slow.
+_PLAIN = (int, float, bool, str, type(None))
+_PLAIN_TYPES = frozenset(_PLAIN)
+_SEVERAL = (tuple, list)
+
+
+def tensors_in(thing: Any) -> Iterator[Tensor]:
+    """Every tensor inside nested collections, dataclasses and plain objects."""
+    if isinstance(thing, _PLAIN):
+        return
+    if isinstance(thing, Tensor):
+        yield thing
+    elif isinstance(thing, dict):
+        for item in thing.values():
+            yield from tensors_in(item)
+    elif isinstance(thing, list | tuple | set | frozenset):
+        for item in thing:
+            yield from tensors_in(item)
+    elif is_dataclass(thing) and not isinstance(thing, type):
+        for entry in fields(thing):
+            yield from tensors_in(getattr(thing, entry.name))
+    elif hasattr(thing, "__dict__") and not callable(thing):
+        for item in vars(thing).values():
+            yield from tensors_in(item)
+
+
+class _Recorder(TorchFunctionMode):
+    """Turns every torch call into a node."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        modules = modules_by_name(model)
+        self.names = {module: name for name, module in modules.items()}
+        self.graph = Graph([], [], [], tensors_by_name(modules), modules)
+        self.stack: list[Call] = []
+        self._values = {
+            id(tensor): Value(tuple(tensor.shape), parameter=name, known=True)
+            for name, tensor in self.graph.tensors.items()
+        }
+        # any other tensor takes its entry along when it dies, so that no `id` is taken for another's
+        self.alive: dict[int, weakref.ref[Tensor]] = {}
+
+    def value(self, tensor: Tensor) -> Value:
+        """The value of `tensor`; of a tensor never seen before nothing is known."""
+        return self._values.get(id(tensor)) or self.note(tensor, Value(tuple(tensor.shape), touched=True))
+
+    def note(self, tensor: Tensor, value: Value) -> Value:
+        """From now on `tensor` has this value."""
+        key = id(tensor)
+        if key not in self._values:
+            self.alive[key] = weakref.ref(tensor, lambda _: self._forget(key))
+        self._values[key] = value
+        return value
+
+    def _forget(self, key: int) -> None:
+        del self.alive[key], self._values[key]
+
+    def watch(self) -> list[RemovableHandle]:
+        """Be told of every call of a module."""
+        # hooks for all modules are quicker than one on each, but run in front of those that a module has of its own
+        hooked = {module for module in self.names if module._forward_hooks}
+
+        def unless_hooked(module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+            if module not in hooked:
+                self._end(module, args, kwargs, output)
+
+        everywhere = [
+            register_module_forward_pre_hook(self._begin),
+            register_module_forward_hook(unless_hooked if hooked else self._end, with_kwargs=True),
+        ]
+        return everywhere + [module.register_forward_hook(self._end, with_kwargs=True) for module in hooked]
+
+    def _begin(self, module: nn.Module, args: tuple[Any, ...]) -> None:
+        name = self.names.get(module)
+        if name is None:
+            return
+        call = Call(name, module, self.stack[-1] if self.stack else None, len(self.graph.nodes))
+        if args and isinstance(args[0], Tensor):
+            call.input = self.value(args[0])
+        self.stack.append(call)
+        self.graph.calls.append(call)
+
+    def _end(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+        if module not in self.names:
+            return
+        call = self.stack.pop()
+        call.plain = len(args) == 1 and not kwargs
+        call.last_node = len(self.graph.nodes)
+        if isinstance(output, Tensor):
+            call.output = self.value(output)
+            if call.output.known and call.output.touched and output.dim() > 0:
+                call.data = output.detach()[:1].clone()
+
+    def _described(self, things: Iterable[Any], inputs: list[Value]) -> tuple[Any, ...]:
+        """These things with values in place of tensors, which are added to `inputs`."""
+        described: list[Any] = []
+        for thing in things:
+            kind = type(thing)
+            if kind in _PLAIN_TYPES or (kind is tuple and _PLAIN_TYPES.issuperset(map(type, thing))):
+                described.append(thing)
+                continue
+            value = self._values.get(id(thing))
+            if value is not None or isinstance(thing, Tensor):
+                inputs.append(value or self.value(thing))
+                described.append(inputs[-1])
+            elif isinstance(thing, _SEVERAL):
+                described.append(self._described(thing, inputs))
+            elif isinstance(thing, dict):
+                described.append(dict(zip(thing, self._described(thing.values(), inputs), strict=True)))
+            else:
+                inputs += map(self.value, tensors_in(thing))
+                described.append(thing)
+        return tuple(described)
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func is Tensor.__iter__:
+            return iter(self.__torch_function__(torch.unbind, types, args, kwargs))
+        op, spelled_in_place, tells = spelling(func)
+        if tells and next(tensors_in(result := func(*args, **kwargs)), None) is None:
+            return result
+        inputs: list[Value] = []
+        positional = self._described(args, inputs)
+        named = kwargs
+        if not _PLAIN_TYPES.issuperset(map(type, kwargs.values())):
+            named = dict(zip(kwargs, self._described(kwargs.values(), inputs), strict=True))
+        if not tells:
+            result = func(*args, **kwargs)
+        made = [result] if isinstance(result, Tensor) else list(tensors_in(result))
+        if not made and not inputs:
+            return result
+        in_place = is_in_place(op, spelled_in_place, kwargs)
+        if in_place and not made:
+            made = list(tensors_in((args, kwargs)))[:1]
+        touched, known = False, bool(inputs)
+        for value in inputs:
+            touched, known = touched or value.touched, known and value.known
+        # what is made from nothing may be made from sizes, or at random; a number may come from data
+        known = known and op not in RANDOM and not takes_number(op, args, kwargs)
+        outputs = [Value(tuple(t.shape), known=known, touched=touched) for t in made]
+        for tensor, value in zip(made, outputs, strict=True):
+            value.number = single_number(tensor) if known else None
+        node = Node(op, positional, named, inputs, outputs, result, self.stack[-1] if self.stack else None)
+        if args and not in_place and isinstance(args[0], Tensor):
+            node.redo = lambda first: func(first, *args[1:], **kwargs)
+        self._add(node, made, in_place)
+        return result
+
+    def _add(self, node: Node, made: list[Tensor], in_place: bool) -> None:
+        """Let the rule of `node` describe its outputs, and take these for the values of the tensors that it made."""
+        outputs = node.outputs[:]
+        self.graph.nodes.append(node)
+        shared = self._rewrite_views(node, made[0]) if in_place and made else False
+        node.rule = OPAQUE if shared or "out" in node.kwargs else describe(node, self.graph)
+        node.result = node.redo = None
+        for tensor, value in zip(made, outputs, strict=True):
+            before = self._values.get(id(tensor))
+            if before is not None and not in_place and any(before is given for given in node.inputs):
+                # the operation handed its argument back
+                value.same_as = value.same_as or before
+            self.note(tensor, value)
+
+    @cached_property
+    def _stored_at(self) -> dict[int | None, list[Tensor]]:
+        """Parameters and buffers by where their memory begins."""
+        stored: dict[int | None, list[Tensor]] = {}
+        for tensor in self.graph.tensors.values():
+            stored.setdefault(_place(tensor), []).append(tensor)
+        return stored
+
+    def _rewrite_views(self, node: Node, written: Tensor) -> bool:
+        """Whether other recorded tensors lie in the memory just written; if so, the node reads and makes them, too."""
+        place = _place(written)
+        if not place:
+            return place is None
+        alive = [tensor for seen in self.alive.values() if (tensor := seen()) is not None]
+        others = [*(t for t in alive if _place(t) == place), *self._stored_at.get(place, ())]
+        others = [tensor for tensor in others if tensor is not written]
+        for tensor in others:
+            old = self.value(tensor)
+            if old.parameter is None:
+                new = Value(tuple(tensor.shape), touched=True)
+                node.inputs.append(old)
+                node.outputs.append(new)
+                self._values[id(tensor)] = new
+        return bool(others)
+
+
+def _place(tensor: Tensor) -> int | None:
+    """Where its memory begins; None if it has none of its own."""
+    try:
+        return tensor.untyped_storage().data_ptr()
+    except (RuntimeError, NotImplementedError):
+        return None
+
+
+def capture(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Graph, Any]:
+    """Run `model`, which is in eval mode, once; return the graph and the model's output."""
+    recorder = _Recorder(model)
+    for tensor in tensors_in((args, kwargs)):
+        recorder.note(tensor, Value(tuple(tensor.shape), touched=True))
+    handles = recorder.watch()
+    try:
+        with torch.no_grad(), recorder:
+            output = model(*args, **kwargs)
+    finally:
+        for handle in handles:
+            handle.remove()
+            # torch forgets to, and torch.compile takes what is left for a hook
+            _global_forward_hooks_with_kwargs.pop(handle.id, None)
+    recorder.graph.results = [recorder.value(tensor) for tensor in tensors_in(output)]
+    if not recorder.graph.results:
+        raise SparsityError(f"{type(model).__name__} returned a {type(output).__name__} in which no tensor was found")
+    recorder.alive.clear()
+    return recorder.graph, output

@@ -1,0 +1,127 @@
+"""An optimiser for the compact model that goes on where the one of the gated model stopped."""
+
+import inspect
+import warnings
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from diffsparse.compaction.apply import slice_tensor
+from diffsparse.compaction.materialise import check_model
+from diffsparse.compaction.pipeline import Compacted
+from diffsparse.compaction.plan import TensorSlice
+from diffsparse.errors import SparsityError, SparsityWarning
+from diffsparse.nn import SparseBatchNorm
+
+AnyOptimizer = TypeVar("AnyOptimizer", bound=torch.optim.Optimizer)
+
+
+def slice_optimizer(optimizer: AnyOptimizer, model: nn.Module, small: Compacted[Any]) -> AnyOptimizer:
+    """A new optimiser of the same class over the compact model, with its state (momentum, moments) sliced alike.
+
+    Args:
+        optimizer: the optimiser of `model`; it is left as it is.
+        model: the model that was compacted.
+        small: what `compact(model, ...)` returned.
+
+    Each parameter keeps its group and options. A batch norm that was sparse starts with fresh state, because its scale
+    is trained directly from now on: its scale takes the group of the gate, and a bias that folding added takes the
+    group of its layer's weight. So does, with a warning, a parameter whose state has no entry for each of its numbers,
+    as in Adafactor. Names of parameters that a group holds become those of the compact model.
+
+    Raises:
+        SparsityError: the optimiser holds no parameter of `model`, or is LBFGS, whose history is of all parameters at
+            once.
+
+    Example:
+        >>> import diffsparse as ds
+        >>> model = ds.sparsify(nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 2)))
+        >>> optimizer = torch.optim.SGD(ds.parameter_groups(model), lr=0.1, momentum=0.9)
+        >>> small = ds.compact(model, torch.randn(2, 4))
+        >>> type(slice_optimizer(optimizer, model, small)).__name__
+        'SGD'
+    """
+    _check(optimizer, small)
+    model = check_model(model)
+    old = dict(model.named_parameters(remove_duplicate=False))
+    sparse = {name for name, module in model.named_modules() if isinstance(module, SparseBatchNorm)}
+    home = {id(p): position for position, group in enumerate(optimizer.param_groups) for p in group["params"]}
+    groups: list[dict[str, Any]] = [
+        {**{key: value for key, value in group.items() if key not in {"params", "param_names"}}, "params": []}
+        for group in optimizer.param_groups
+    ]
+    states: list[tuple[nn.Parameter, dict[str, Any]]] = []
+    for name, parameter in small.model.named_parameters():
+        source = _source(name, old, sparse)
+        if source is None or id(old[source]) not in home:
+            continue
+        position = home[id(old[source])]
+        named = "param_names" in optimizer.param_groups[position]
+        groups[position]["params"].append((name, parameter) if named else parameter)
+        if source == name and name.rpartition(".")[0] not in sparse:
+            kept = small.plan.tensors.get(name)
+            state = optimizer.state.get(old[name], {})
+            states.append((parameter, _sliced_state(name, state, old[name], parameter, kept)))
+    groups = [group for group in groups if group["params"]]
+    if not groups:
+        raise SparsityError("the optimiser holds no parameter of the model that was compacted")
+    new = type(optimizer)(groups, **_known_defaults(optimizer))
+    for parameter, state in states:
+        if state:
+            new.state[parameter] = state
+    return new
+
+
+def _check(optimizer: object, small: object) -> None:
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise SparsityError(f"optimizer must be a torch.optim.Optimizer, got {optimizer!r:.50}")
+    if isinstance(optimizer, torch.optim.LBFGS):
+        raise SparsityError("LBFGS keeps one history of all parameters at once, which cannot be sliced; make a new one")
+    if not isinstance(small, Compacted):
+        raise SparsityError(f"small must be what compact returned, a Compacted, got {small!r:.50}")
+
+
+def _source(name: str, old: Mapping[str, Tensor], sparse: set[str]) -> str | None:
+    """The parameter of the gated model whose group the compact model's parameter `name` takes."""
+    owner, _, key = name.rpartition(".")
+    prefix = f"{owner}." if owner else ""
+    if owner in sparse and key == "weight":
+        return f"{prefix}gate.alpha"
+    if name in old:
+        return name
+    weight = f"{prefix}weight"
+    return weight if key == "bias" and weight in old else None
+
+
+def _sliced_state(
+    name: str, state: dict[str, Any], old: Tensor, new: Tensor, kept: TensorSlice | None
+) -> dict[str, Any]:
+    """The state of what stays of a parameter; empty if some of it cannot be told apart by the parameter's entries."""
+    sliced: dict[str, Any] = {}
+    for key, entry in state.items():
+        if not isinstance(entry, Tensor):
+            sliced[key] = entry
+        elif kept is None or (entry.numel() == 1 and entry.shape != old.shape):
+            sliced[key] = entry.clone()
+        elif entry.shape == old.shape:
+            sliced[key] = slice_tensor(entry, kept).clone()
+        else:
+            warnings.warn(
+                f"'{name}' starts with fresh optimiser state: its '{key}' of shape {tuple(entry.shape)} cannot be "
+                f"sliced as the parameter, of shape {tuple(old.shape)}, was",
+                SparsityWarning,
+                stacklevel=3,
+            )
+            return {}
+    for key, entry in sliced.items():
+        if isinstance(entry, Tensor) and state[key].shape == old.shape and entry.shape != new.shape:
+            raise SparsityError(f"state '{key}' of shape {tuple(entry.shape)} does not fit {tuple(new.shape)}")
+    return sliced
+
+
+def _known_defaults(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """Defaults that the constructor of the optimiser's class takes; some classes keep more than they take."""
+    taken = inspect.signature(type(optimizer).__init__).parameters
+    return {key: value for key, value in optimizer.defaults.items() if key in taken}

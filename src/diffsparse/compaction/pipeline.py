@@ -1,0 +1,216 @@
+"""`compact`: from a gated model to a smaller one that computes the same."""
+
+import warnings
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Generic, TypeVar, cast
+
+from torch import nn
+
+from diffsparse.compaction.analyse import Analysis
+from diffsparse.compaction.apply import COMPACT, shrink_in_place
+from diffsparse.compaction.capture import capture
+from diffsparse.compaction.graph import Graph
+from diffsparse.compaction.materialise import bake, check_model
+from diffsparse.compaction.plan import Kept, Plan
+from diffsparse.compaction.plan_tensors import write_numbers
+from diffsparse.compaction.planner import make_plan
+from diffsparse.compaction.verify import Trials, copied, default_tolerance, same_draws
+from diffsparse.errors import SparsityError, SparsityWarning, require_number, require_whole
+from diffsparse.example import Example
+from diffsparse.measuring import Measurement, measure
+from diffsparse.module_tree import modules_by_name
+
+Model = TypeVar("Model", bound=nn.Module)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compacted(Generic[Model]):
+    """A compact model and how it came about; prints as the plan and the costs."""
+
+    model: Model
+    """The user's own module tree with smaller layers and no gates."""
+    plan: Plan
+    """What was done to each layer."""
+    max_difference: float
+    """Largest difference from the original seen, relative to the largest output."""
+    original: nn.Module = field(repr=False)
+    """The model that was compacted."""
+    example: Example = field(repr=False)
+    """What it was recorded on."""
+
+    @cached_property
+    def before(self) -> Measurement:
+        """Cost of the model as it was, without latency; measured when first asked for."""
+        return measure(bake(self.original), self.example.inputs, latency=False)
+
+    @cached_property
+    def after(self) -> Measurement:
+        """Cost of the compact model, without latency; measured when first asked for."""
+        return measure(self.model, self.example.inputs, latency=False)
+
+    @property
+    def repeated(self) -> bool:
+        """Whether the original was compact already: the plan then starts from that one, not from its class."""
+        return COMPACT in vars(self.original)
+
+    @property
+    def kept(self) -> tuple[Kept, ...]:
+        """What stayed at full width, and why."""
+        return self.plan.kept
+
+    def __str__(self) -> str:
+        costs = "\n".join(
+            f"{name:<10} {now:>15,} of {was:>15,} ({now / was if was else 1:.1%})"
+            for name, was, now in (
+                ("MACs", self.before.macs, self.after.macs),
+                ("parameters", self.before.params, self.after.params),
+                ("bytes", self.before.bytes, self.after.bytes),
+            )
+        )
+        return f"{self.plan}\n{costs}\nlargest relative difference {self.max_difference:.2g}"
+
+
+# How far the code between layers is trusted to work at other widths: first fully, at last not at all. The last two
+# serve code that no recorder sees into, such as vmapped functions.
+_ATTEMPTS: tuple[dict[str, Any], ...] = (
+    {"narrow": True, "trusting": True},
+    {"narrow": True, "trusting": False},
+    {"narrow": False, "trusting": False},
+    {"narrow": False, "trusting": False, "doubt": 1},
+    {"narrow": False, "trusting": False, "doubt": 2},
+)
+
+
+def compact(
+    model: Model,
+    example_inputs: Any,
+    *,
+    tolerance: float | None = None,
+    round_to: int = 1,
+    strict: bool = False,
+    fold: bool = False,
+) -> Compacted[Model]:
+    """Remove every channel that cannot matter; the returned model computes the same for every input.
+
+    The model runs once on the example, in eval mode, while every operation is recorded. Channels that are zero, or one
+    constant, are followed forward; channels that nobody reads are followed backward; what is left decides the width
+    of every layer. Constants fold into biases, dead residual blocks leave the tree, and a layer whose whole output has
+    become constant leaves that constant. What an unknown operator touches is kept as wide as it was and listed in
+    `kept`.
+
+    Args:
+        model: a gated model, or any model whose scales or weights contain zeros. It is left as it is.
+        example_inputs: a tensor, a tuple of positional arguments or a dictionary of keyword arguments.
+        tolerance: largest relative difference to accept; by default what rounding does in the model's dtype.
+        round_to: keep a few dead channels so that widths are multiples of this, where layers are that wide.
+        strict: raise instead of keeping a layer that no rule describes.
+        fold: fold batch norms into the layers in front of them; the model is then for inference.
+
+    Raises:
+        SparsityError: the model does not run on the example, or no plan leaves its outputs within the tolerance.
+
+    Example:
+        >>> import torch, diffsparse as ds
+        >>> model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 4, 3))
+        >>> _ = model[1].weight.data[:6].zero_()
+        >>> small = ds.compact(model, torch.randn(1, 3, 8, 8))
+        >>> print(small.plan)
+        0  in 3 -> 3, out 8 -> 2
+        1  out 8 -> 2
+        3  in 8 -> 2, out 4 -> 4
+    """
+    require_whole("round_to", round_to, low=1)
+    if tolerance is not None:
+        require_number("tolerance", tolerance, low=0)
+    model = check_model(model)
+    example = Example.of(example_inputs)
+    trials: Trials | None = None
+    problem: Exception | None = None
+    for attempt in _ATTEMPTS:
+        small = bake(model)
+        training = any(module.training for module in modules_by_name(small).values())
+        if training:
+            small.eval()
+        graph, answer = recorded(small, example)
+        if trials is None:
+            limit = default_tolerance(small) if tolerance is None else tolerance
+            trials = Trials(example.args, example.kwargs, answer, limit)
+            _warn_of_reads(model, graph)
+            _warn_of_idle(graph)
+        plan, numbers = make_plan(Analysis(graph, round_to=round_to, **attempt), fold)
+        if strict and plan.kept:
+            raise SparsityError(f"strict=True, but some layers cannot be made narrower:\n{plan}")
+        trials.ask(small, any_size=not plan.needs_size)
+        try:
+            write_numbers(shrink_in_place(small, plan), numbers)
+            difference = trials.check(small, any_size=not plan.needs_size)
+        except Exception as error:
+            # the user's own code runs here, and may raise anything at a width it does not expect
+            problem = error
+            continue
+        _warn_if_dead(model, graph)
+        if training:
+            _restore_training(model, small)
+        return Compacted(
+            model=cast(Model, small), plan=plan, max_difference=difference, original=model, example=example
+        )
+    raise SparsityError(f"{type(model).__name__} could not be compacted without changing it: {problem}") from problem
+
+
+def recorded(model: nn.Module, example: Example) -> tuple[Graph, Any]:
+    """The graph and the output of `model`, which is in eval mode, on copies of the example."""
+    args, kwargs = copied((example.args, example.kwargs))
+    try:
+        with same_draws():
+            return capture(model, args, kwargs)
+    except Exception:
+        # if it is the model that does not run, say so with the shapes
+        example.run(model)
+        raise
+
+
+def _warn_of_reads(model: nn.Module, graph: Graph) -> None:
+    reads = [node for node in graph.nodes if not node.outputs and any(value.touched for value in node.inputs)]
+    if reads:
+        where = ", ".join(sorted({f"'{node.call.name}'" for node in reads if node.call and node.call.name}))
+        warnings.warn(
+            f"the forward pass of {type(model).__name__}{f' (in {where})' if where else ''} reads the data of a tensor "
+            f"({', '.join(sorted({node.op for node in reads}))}); if it decides by it, only the branch taken for the "
+            "example was recorded, and the compact model is valid for inputs that take it",
+            SparsityWarning,
+            stacklevel=3,
+        )
+
+
+def _warn_of_idle(graph: Graph) -> None:
+    called = {call.module for call in graph.calls}
+    missing = {
+        name: module._parameters
+        for name, module in graph.modules.items()
+        if module not in called and any(parameter is not None for parameter in module._parameters.values())
+    }
+    used = {value.parameter for node in graph.nodes for value in node.inputs} if missing else set()
+    idle = [name for name, held in missing.items() if not any(f"{name}.{key}" in used for key in held)]
+    if idle:
+        shown = ", ".join(idle[:5]) + (f" and {len(idle) - 5} more" if len(idle) > 5 else "")
+        warnings.warn(
+            f"not run in eval mode, so kept as they are, though what is around them may become narrower: {shown}",
+            SparsityWarning,
+            stacklevel=3,
+        )
+
+
+def _warn_if_dead(model: nn.Module, graph: Graph) -> None:
+    if graph.results and all(value.known or (value.axis is not None and value.fixed.all()) for value in graph.results):
+        warnings.warn(
+            f"the output of {type(model).__name__} no longer depends on its input: every path through it is dead",
+            SparsityWarning,
+            stacklevel=3,
+        )
+
+
+def _restore_training(model: nn.Module, small: nn.Module) -> None:
+    flags = {name: module.training for name, module in modules_by_name(model).items()}
+    for name, module in modules_by_name(small).items():
+        module.training = flags.get(name, model.training)

@@ -1,0 +1,183 @@
+"""Layers with weights: convolutions, linear layers, batch norms."""
+
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+
+from diffsparse.compaction.graph import Graph, Mask, Node, all_channels, as_array, as_mask, every, some
+from diffsparse.compaction.rules.base import Rule, argument, pin, unite, widen
+from diffsparse.compaction.rules.grouped import ragged_pays, regular
+from diffsparse.compaction.rules.layer import Layer, layer_of
+
+
+class Matrix(Rule):
+    """Convolutions and linear layers: every output reads the inputs it has weights for."""
+
+    reason = "weights that are computed, not stored"
+    _roles: ClassVar = {"weight": (1, "weight"), "bias": (2, "bias")}
+
+    def __init__(self, spatial: int, transposed: bool = False) -> None:
+        self.spatial = spatial
+        self.transposed = transposed
+
+    def facts(self, node: Node, graph: Graph) -> bool:
+        out = node.output
+        axis = len(out.shape) - 1 - self.spatial
+        layer = layer_of(node, axis, self._roles) if axis >= 0 else None
+        if layer is None or "weight" not in layer.tensors:
+            return False
+        self._describe(node, layer, graph)
+        node.layer = layer
+        out.track(axis, self._fixed(layer, out.shape[axis]), node.result)
+        return True
+
+    def _describe(self, node: Node, layer: Layer, graph: Graph) -> None:
+        weight = graph.tensors[layer.tensors["weight"]]
+        padded = False
+        if self.spatial:
+            padding = argument(node, 4, "padding", 0)
+            padded = padding not in (0, "valid") and any(padding if isinstance(padding, tuple) else [padding])
+            layer.groups = argument(node, 6, "groups", 1)
+        layer.mixes, layer.transposed, layer.folds = True, self.transposed, not padded and not self.transposed
+        layer.inputs = weight.shape[0] if self.transposed else weight.shape[1] * layer.groups
+        layer.pairs = self._pairs(weight, layer.groups)
+
+    def _pairs(self, weight: torch.Tensor, groups: int) -> Mask | None:
+        """(outputs, inputs of a group): whether any weight between them is not zero; None if there are no zeros."""
+        nonzero = weight.bool()
+        # mostly no weight is zero, which is found out quickest
+        if groups == 1 and np.count_nonzero(nonzero.numpy(force=True)) == weight.numel():
+            return None
+        pairs = as_mask(nonzero.flatten(2).any(2) if weight.dim() > 2 else nonzero)
+        if self.transposed:
+            # (inputs, outputs of a group) to (outputs, inputs of a group)
+            blocks = pairs.reshape(groups, -1, pairs.shape[1]).swapaxes(1, 2)
+            pairs = blocks.reshape(-1, blocks.shape[2])
+        return pairs
+
+    @staticmethod
+    def _live_inputs(layer: Layer, folding: bool) -> Mask:
+        """Inputs that matter to an output with weights for them."""
+        source = layer.input
+        if source.axis is None:
+            return all_channels(layer.inputs)
+        return ~(source.fixed if folding else source.zero)
+
+    def _fixed(self, layer: Layer, outputs: int) -> Mask | None:
+        """Outputs that read no live input; None if there are none."""
+        if layer.pairs is None and (layer.input.axis is None or not every(layer.input.fixed)):
+            return None
+        live = self._live_inputs(layer, layer.folds)
+        if layer.pairs is None:
+            return None if some(live) else all_channels(outputs)
+        live = live.reshape(layer.groups, 1, -1)
+        reads = layer.pairs.reshape(layer.groups, outputs // layer.groups, -1) & live
+        return np.asarray(~np.logical_or.reduce(reads, axis=2).reshape(-1))
+
+    def needs(self, node: Node) -> None:
+        layer, out = node.layer, node.output
+        layer.rows = out.need & ~out.fixed if layer.free else out.need.copy()
+        layer.columns = self._reads(layer, layer.rows)
+        if layer.groups > 1:
+            even = regular(layer.rows, layer.columns, layer.groups)
+            pays = layer.free and not layer.transposed
+            layer.ragged = pays and ragged_pays((layer.rows, layer.columns), even, layer.groups)
+            if not layer.ragged:
+                layer.rows, layer.columns = even
+        layer.read_operand()
+
+    def _reads(self, layer: Layer, rows: Mask) -> Mask:
+        live = self._live_inputs(layer, layer.folds and layer.free)
+        if layer.pairs is None:
+            return live if some(rows) else np.zeros_like(live)
+        live = live.reshape(layer.groups, -1)
+        pairs = layer.pairs.reshape(layer.groups, -1, layer.pairs.shape[1])
+        read = np.logical_or.reduce(pairs & rows.reshape(layer.groups, -1, 1), axis=1) & live
+        return np.asarray(read.reshape(-1))
+
+    def couple(self, node: Node) -> bool:
+        layer, out = node.layer, node.output
+        source = layer.input
+        if layer.free:
+            # rows that only fill up a group are computed, so they are there
+            changed = widen(out, layer.rows)
+            return layer.keep_operand() or changed
+        changed = layer.keep_operand()
+        if layer.groups > 1:
+            layer.rows, layer.columns = all_channels(out.channels), all_channels(len(layer.columns))
+            return pin([source, out]) or changed
+        changed = layer.agree() or changed
+        layer.rows = out.keep
+        layer.columns = source.keep if source.axis is not None else all_channels(layer.inputs)
+        return bool(changed)
+
+    def refusal(self, node: Node) -> str:
+        if node.layer.free or node.layer.groups == 1:
+            return ""
+        return f"{node.op}: a grouped convolution whose weights are used more than once or outside of a module"
+
+
+class BatchNorm(Rule):
+    """A channel with scale zero is its shift; a fixed channel stays fixed."""
+
+    reason = "channels that do not lie along dimension 1"
+    _roles: ClassVar = {
+        "running_mean": (1, "running_mean"),
+        "running_var": (2, "running_var"),
+        "weight": (3, "weight"),
+        "bias": (4, "bias"),
+    }
+
+    def facts(self, node: Node, graph: Graph) -> bool:
+        layer = layer_of(node, 1, self._roles)
+        if layer is None:
+            return False
+        layer.eps = argument(node, 7, "eps", 1e-5)
+        own_statistics = argument(node, 5, "training", False) or "running_mean" not in layer.tensors
+        fixed = None if layer.input.axis is None or own_statistics else layer.input.fixed
+        if "weight" in layer.tensors:
+            switched_off = as_array(graph.tensors[layer.tensors["weight"]]) == 0
+            fixed = switched_off if fixed is None else switched_off | fixed
+        node.layer = layer
+        node.output.track(1, fixed, node.result)
+        return True
+
+    def needs(self, node: Node) -> None:
+        layer, out = node.layer, node.output
+        layer.rows = layer.columns = out.need & ~out.fixed if layer.free else out.need.copy()
+        layer.read_operand()
+
+    def couple(self, node: Node) -> bool:
+        layer, out = node.layer, node.output
+        source = layer.input
+        changed: bool = layer.keep_operand()
+        if layer.free:
+            return changed
+        changed = (pin([out]) if source.axis is None else unite([source, out])) or changed
+        changed = layer.agree() or changed
+        layer.rows = layer.columns = out.keep
+        return bool(changed)
+
+
+def fold_into_bias(layer: Layer, weight: torch.Tensor) -> np.ndarray[Any, np.dtype[np.float64]] | None:
+    """What the fixed inputs that are no longer there add to each output; None if nothing."""
+    source = layer.input
+    if source.axis is None or not layer.folds:
+        return None
+    gone = np.where(layer.columns, 0.0, source.numbers)
+    if not gone.any():
+        return None
+    summed = weight.detach().double().cpu()
+    summed = summed.flatten(2).sum(2) if summed.dim() > 2 else summed
+    blocks = summed.numpy().reshape(layer.groups, -1, summed.shape[1])
+    added = np.einsum("goi,gi->go", blocks, gone.reshape(layer.groups, -1))
+    return np.asarray(added.reshape(-1))
+
+
+OPERATORS: dict[str, Any] = {
+    "linear": Matrix(0),
+    **{f"conv{d}d": Matrix(d) for d in (1, 2, 3)},
+    **{f"conv_transpose{d}d": Matrix(d, transposed=True) for d in (1, 2, 3)},
+    "batch_norm": BatchNorm(),
+}

@@ -1,0 +1,196 @@
+"""The last word: run both models and compare."""
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from diffsparse.compaction.capture import tensors_in
+from diffsparse.errors import SparsityError
+from diffsparse.module_tree import modules_by_name
+
+TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4, torch.bfloat16: 5e-2, torch.float16: 1e-2}
+
+
+def default_tolerance(model: nn.Module) -> float:
+    """What float rounding may change, relative to the largest output, for the dtype of the model."""
+    held = [p for module in modules_by_name(model).values() for p in module._parameters.values() if p is not None]
+    dtypes = {p.dtype for p in held if p.is_floating_point()}
+    return max((TOLERANCE.get(dtype, 1e-4) for dtype in dtypes), default=1e-4)
+
+
+def random_like(thing: Any, generator: torch.Generator) -> Any:
+    """Random numbers in place of floating-point tensors; everything else as it is."""
+
+    def draw(tensor: Tensor) -> Tensor:
+        if not tensor.is_floating_point():
+            return tensor
+        noise = torch.randn(tensor.shape, generator=generator, dtype=torch.float32)
+        return noise.to(device=tensor.device, dtype=tensor.dtype)
+
+    return _each_tensor(draw, thing)
+
+
+def _each_tensor(change: Callable[[Tensor], Tensor], thing: Any) -> Any:
+    """`thing` with each tensor in nested tuples, lists and dictionaries changed."""
+    if isinstance(thing, Tensor):
+        return change(thing)
+    if isinstance(thing, tuple):
+        return tuple(_each_tensor(change, item) for item in thing)
+    if isinstance(thing, list):
+        return [_each_tensor(change, item) for item in thing]
+    if isinstance(thing, dict):
+        return {key: _each_tensor(change, item) for key, item in thing.items()}
+    return thing
+
+
+def difference(expected: Any, got: Any) -> float:
+    """Largest difference between two outputs, relative to the largest entry of the expected one."""
+    first, second = list(tensors_in(expected)), list(tensors_in(got))
+    if len(first) != len(second):
+        raise SparsityError(f"the compact model returns {len(second)} tensors, the original {len(first)}")
+    worst = 0.0
+    for a, b in zip(first, second, strict=True):
+        if a.shape != b.shape:
+            raise SparsityError(f"the compact model returns shape {tuple(b.shape)}, the original {tuple(a.shape)}")
+        if a.numel() == 0:
+            continue
+        if not a.is_floating_point():
+            worst = max(worst, float(not torch.equal(a, b)))
+            continue
+        worst = max(worst, _apart(a.double(), b.double()))
+    return worst
+
+
+def _apart(a: Tensor, b: Tensor) -> float:
+    """Largest relative difference; infinities and NaN must stand in the same places."""
+    odd = ~torch.isfinite(a)
+    if not torch.equal(odd, ~torch.isfinite(b)) or not torch.equal(a[odd].nan_to_num(), b[odd].nan_to_num()):
+        return float("inf")
+    if bool(odd.all()):
+        return 0.0
+    apart, scale = (a - b)[~odd].abs().max().item(), a[~odd].abs().max().item()
+    return apart / scale if scale > 0 else apart
+
+
+class Trials:
+    """Inputs and what the original gives for them.
+
+    There are two: the example, and random numbers with one more sample and another size, as far as the original takes
+    them. Random numbers that the model itself draws are the same each time.
+
+    Args:
+        args: positional arguments of the example.
+        kwargs: its keyword arguments.
+        answer: what the original gave for the example, under `same_draws`.
+        tolerance: largest relative difference to accept.
+    """
+
+    def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any], answer: Any, tolerance: float) -> None:
+        self.tolerance = tolerance
+        self._example = (args, kwargs)
+        self._answer = answer
+        self._others: dict[bool, list[tuple[Any, Any]]] = {}
+
+    def ask(self, original: nn.Module, *, any_size: bool = True) -> None:
+        """Let the original answer, before anything is done to it; `any_size` as for the compact model to come."""
+        if any_size not in self._others:
+            answered = ((trial, _answer(original, trial)) for trial in _trials(self._example, any_size))
+            told = [(trial, answer) for trial, answer in _until_telling(answered) if answer is not None]
+            self._others[any_size] = told[-1:]
+
+    def check(self, compacted: nn.Module, *, any_size: bool = True) -> float:
+        """The largest difference; raise if it is more than the tolerance."""
+        difference = self.largest_difference(compacted, any_size=any_size)
+        if not difference <= self.tolerance:
+            raise SparsityError(
+                f"outputs differ by {difference:.3g} relative, more than the tolerance of {self.tolerance:g}"
+            )
+        return difference
+
+    def largest_difference(self, compacted: nn.Module, *, any_size: bool = True) -> float:
+        """Largest relative difference of the outputs; other sizes are left out unless `any_size`."""
+        trials = [(self._example, self._answer), *self._others[any_size]]
+        return max(difference(answer, run_on_copies(compacted, trial)) for trial, answer in trials)
+
+
+def _trials(example: Any, any_size: bool) -> Iterator[Any]:
+    """Inputs to try, those that show most first; a smaller size than the example's is as good as a larger one."""
+    generator = torch.Generator().manual_seed(0)
+    if any_size:
+        yield random_like(_one_more(_resized(example, _quarter)), generator)
+        yield random_like(_one_more(_resized(example, _half)), generator)
+        yield random_like(_resized(example, _half), generator)
+        yield random_like(_one_more(_resized(example)), generator)
+    yield random_like(_one_more(example), generator)
+    yield random_like(example, generator)
+    # for a model that does not take any numbers
+    if any_size:
+        yield _one_more(_resized(example))
+    yield _one_more(example)
+
+
+def _until_telling(answered: Iterable[tuple[Any, Any]]) -> Iterator[tuple[Any, Any]]:
+    """Trials up to the first one to which every tensor of the answer is a number somewhere."""
+    for trial, answer in answered:
+        yield trial, answer
+        if answer is not None and all(bool(torch.isfinite(tensor).any()) for tensor in tensors_in(answer)):
+            return
+
+
+def _answer(model: nn.Module, trial: Any) -> Any:
+    try:
+        return run_on_copies(model, trial)
+    except Exception:
+        # whatever the user's model raises, it does not take this input
+        return None
+
+
+@contextmanager
+def same_draws() -> Iterator[None]:
+    """No gradients, and the same random numbers each time; afterwards the random state is what it was."""
+    # torch.manual_seed takes its time to leave a note for devices that are not there
+    seed = torch.manual_seed if torch.accelerator.is_available() else torch.default_generator.manual_seed
+    with torch.no_grad(), torch.random.fork_rng():
+        seed(0)
+        yield
+
+
+def copied(thing: Any) -> Any:
+    """`thing` with copies of its tensors, which a model may write to."""
+    return _each_tensor(torch.clone, thing)
+
+
+def run_on_copies(model: nn.Module, trial: Any) -> Any:
+    """What the model gives for positional and keyword arguments, under `same_draws`."""
+    args, kwargs = copied(trial)
+    with same_draws():
+        return model(*args, **kwargs)
+
+
+def _one_more(thing: Any) -> Any:
+    """The first sample once more behind the others."""
+    return _each_tensor(lambda tensor: torch.cat([tensor, tensor[:1]]) if tensor.dim() > 0 else tensor, thing)
+
+
+def _quarter(size: int) -> int:
+    return size // 4 + 1 if size > 8 else _half(size)
+
+
+def _half(size: int) -> int:
+    return size // 2 + 1 if size > 2 else size + 1
+
+
+def _resized(thing: Any, change: Callable[[int], int] = lambda size: size + 1) -> Any:
+    """Images of another size: every dimension behind the second changed, by default one more pixel."""
+
+    def resize(tensor: Tensor) -> Tensor:
+        if tensor.dim() < 3 or not tensor.is_floating_point():
+            return tensor
+        more = [change(size) - size for size in reversed(tensor.shape[2:])]
+        return F.pad(tensor, [n for by in more for n in (0, by)], value=0.5)
+
+    return _each_tensor(resize, thing)

@@ -1,0 +1,8 @@
+"""What a model costs: operations, parameters, memory and time."""
+
+from diffsparse.measuring.cost import Cost, count
+from diffsparse.measuring.latency import Latency, time_interleaved
+from diffsparse.measuring.meter import measure
+from diffsparse.measuring.report import CONVENTION, Comparison, Measurement
+
+__all__ = ["CONVENTION", "Comparison", "Cost", "Latency", "Measurement", "count", "measure", "time_interleaved"]

@@ -1,0 +1,160 @@
+"""Multiply-accumulates and memory of one forward pass."""
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from math import prod
+from typing import Any, TypeAlias
+
+import torch
+from torch import nn
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+from torch.utils.flop_counter import FlopCounterMode
+
+from diffsparse.example import Example
+from diffsparse.measuring.recorder import Recorder
+from diffsparse.undisturbed import undisturbed
+
+Shape: TypeAlias = tuple[int, ...]
+
+aten = torch.ops.aten
+
+_LAYERS = {
+    aten.mm,
+    aten.addmm,
+    aten._scaled_mm,
+    aten.mv,
+    aten.addmv,
+    aten.mkldnn_rnn_layer,
+    aten._cudnn_rnn,
+    aten.convolution,
+    aten._convolution,
+    aten.cudnn_convolution,
+    aten.convolution_overrideable,
+    aten._slow_conv2d_forward,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cost:
+    """Operations and memory of one forward pass on an example."""
+
+    macs: int
+    """Multiply-accumulates of convolutions and linear layers."""
+    product_macs: int
+    """Multiply-accumulates of batched matrix products without a parameter, those of attention; not in `macs`."""
+    elementwise_flops: int
+    """2 for each element of a batch norm, 1 for each of a ReLU, each element pooled and each bias; not in `macs`."""
+    peak_activation_bytes: int
+    """The largest size of the tensors alive at once, inputs included, parameters, buffers and workspace not."""
+    macs_by_module: dict[str, int]
+    """`macs` by the innermost module that did them, "" is the model itself; modules without any are left out."""
+
+
+def count(model: nn.Module, example: Example) -> Cost:
+    """Count one forward pass of `model` in eval mode; the figures are for the whole example, not for a sample of it.
+
+    Operations are counted as they are executed, so functional calls, raw parameters and layers used twice count as
+    what they do. A two-dimensional matrix product counts as a linear layer, whatever its operands are.
+
+    Example:
+        >>> count(nn.Linear(8, 4), Example.of(torch.zeros(2, 8))).macs
+        64
+    """
+    counter = FlopCounterMode(display=False, custom_mapping=_FORMULAS)
+    with undisturbed(model, device=example.device), _plain_kernels():
+        recorder = Recorder(model, example.tensors)
+
+        def macs() -> int:
+            done = counter.flop_counts["Global"]
+            return sum(flops for op, flops in done.items() if op in _LAYERS) // 2 + recorder.weight_macs
+
+        # The counter is entered last and so acts first: the recorder sees what the counter has decomposed.
+        with recorder, counter, _own_share(model, macs) as macs_by_module:
+            example.run(model)
+    total = macs()
+    return Cost(
+        macs=total,
+        product_macs=counter.get_total_flops() // 2 - total,
+        elementwise_flops=recorder.elementwise_flops,
+        peak_activation_bytes=recorder.peak_bytes,
+        macs_by_module={name: own for name, own in macs_by_module.items() if own},
+    )
+
+
+@contextmanager
+def _plain_kernels() -> Iterator[None]:
+    """Kernels that a counter can look into: no fused transformer layers, no compiled graphs."""
+    fast = torch.backends.mha.get_fastpath_enabled()
+    with ExitStack() as stack:
+        stack.callback(torch.backends.mha.set_fastpath_enabled, fast)
+        torch.backends.mha.set_fastpath_enabled(False)
+        # Its import takes seconds, and without it nothing has been compiled.
+        if "torch._dynamo" in sys.modules:
+            stack.enter_context(torch.compiler.set_stance("force_eager"))
+        yield
+
+
+@contextmanager
+def _own_share(model: nn.Module, total: Callable[[], int]) -> Iterator[dict[str, int]]:
+    """Attribute the growth of `total()` to the module that is running, its submodules' part taken off."""
+    names = {module: name for name, module in model.named_modules()}
+    own = dict.fromkeys(names.values(), 0)
+    running: list[str] = []
+    charged = 0
+
+    def charge() -> None:
+        nonlocal charged
+        now = total()
+        if running:
+            own[running[-1]] += now - charged
+        charged = now
+
+    def enter(module: nn.Module, args: Any) -> None:
+        charge()
+        # A module outside the tree works for the one that called it.
+        running.append(names.get(module, running[-1] if running else ""))
+
+    def leave(module: nn.Module, args: Any, output: Any) -> None:
+        charge()
+        running.pop()
+
+    # Hooks for all modules rather than one on each: the user's modules are not touched.
+    handles = [register_module_forward_pre_hook(enter), register_module_forward_hook(leave, always_call=True)]
+    try:
+        yield own
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _matrix_vector(matrix: Shape, vector: Shape, *_: Any, out_shape: Any = None, **__: Any) -> int:
+    return 2 * prod(matrix)
+
+
+def _added_matrix_vector(added: Shape, matrix: Shape, vector: Shape, *_: Any, out_shape: Any = None, **__: Any) -> int:
+    return 2 * prod(matrix)
+
+
+def _attention(query: Shape, key: Shape, value: Shape, *_: Any, out_shape: Any = None, **__: Any) -> int:
+    batch, heads, length, width = query
+    return 2 * batch * heads * length * key[-2] * (width + value[-1])
+
+
+def _rnn_cpu(x: Shape, w_input: Shape, w_hidden: Shape, *_: Any, out_shape: Any = None, **__: Any) -> int:
+    return 2 * prod(x[:-1]) * (prod(w_input) + prod(w_hidden))
+
+
+def _rnn_cuda(x: Shape, weights: list[Shape], *_: Any, out_shape: Any = None, **__: Any) -> int:
+    return 2 * prod(x[:-1]) * sum(prod(weight) for weight in weights if len(weight) == 2)
+
+
+# What torch's own table lacks; each takes shapes and returns FLOPs.
+_FORMULAS = {
+    aten.mv: _matrix_vector,
+    aten.addmv: _added_matrix_vector,
+    aten._scaled_dot_product_flash_attention_for_cpu: _attention,
+    aten.mkldnn_rnn_layer: _rnn_cpu,
+    aten._cudnn_rnn: _rnn_cuda,
+}

@@ -1,0 +1,141 @@
+"""What a measurement says, as data and as a table."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from diffsparse.measuring.latency import Latency
+
+CONVENTION = "FLOPs = 2 x MACs of convolutions and linear layers"
+"""What the headline counts; attention products and elementwise operations are figures of their own."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measurement:
+    """Cost of one model on one example; prints as a table."""
+
+    name: str
+    """Class of the model."""
+    input: str
+    """Types and shapes of the example; every figure is for the whole of it."""
+    macs: int
+    """Multiply-accumulates of convolutions and linear layers."""
+    product_macs: int
+    """Multiply-accumulates of matrix products between activations, those of attention; not in `macs`."""
+    elementwise_flops: int
+    """2 for each element of a batch norm, 1 for each of a ReLU, each element pooled and each bias."""
+    params: int
+    """Elements of the parameters, gates included, shared ones once."""
+    buffers: int
+    """Elements of the buffers."""
+    bytes: int
+    """Memory of parameters and buffers."""
+    peak_activation_bytes: int
+    """The largest size of the tensors alive at once in a forward pass without gradients: inputs, intermediate and
+    output tensors, but not parameters, buffers or the workspace inside a kernel."""
+    latency: Latency | None
+    """Time of a forward pass; None when it was not asked for."""
+    device: str
+    """Where the example was."""
+    threads: int
+    """Threads that torch used inside an operation on the CPU."""
+    macs_by_module: dict[str, int]
+    """`macs` by the innermost module that did them, "" is the model itself; modules without any are left out."""
+    convention: str = CONVENTION
+    """What FLOPs means here."""
+
+    @property
+    def flops(self) -> int:
+        """Twice the MACs: `convention`."""
+        return 2 * self.macs
+
+    @property
+    def flops_with_elementwise(self) -> int:
+        """The other convention: `flops` and `elementwise_flops` together."""
+        return self.flops + self.elementwise_flops
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        return asdict(self) | {"flops": self.flops, "flops_with_elementwise": self.flops_with_elementwise}
+
+    def __str__(self) -> str:
+        return "\n".join([f"{self.name}: {_setting(self)}", *_columns([_rows(self)]), self.convention])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """Two models on the same example, timed in turns; prints as a table."""
+
+    model: Measurement
+    """The first model."""
+    other: Measurement
+    """The second model."""
+
+    @property
+    def ratios(self) -> dict[str, float | None]:
+        """Each figure of `other` divided by that of `model`; None where there is nothing to divide by."""
+        pairs = {key: (getattr(self.model, key), getattr(self.other, key)) for key in _FIGURES}
+        ratios = {key: other / model if model else None for key, (model, other) in pairs.items()}
+        speedup = self.speedup
+        return ratios | {"latency": 1 / speedup if speedup else None}
+
+    @property
+    def speedup(self) -> float | None:
+        """Median time of `model` divided by that of `other`; None when they were not timed."""
+        if self.model.latency is None or self.other.latency is None or self.other.latency.median == 0:
+            return None
+        return self.model.latency.median / self.other.latency.median
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        figures = {"model": self.model.as_dict(), "other": self.other.as_dict()}
+        return figures | {"ratios": self.ratios, "speedup": self.speedup}
+
+    def __str__(self) -> str:
+        ratios = {"": "other / model"}
+        for key, ratio in self.ratios.items():
+            ratios[_LABELS[key]] = "-" if ratio is None else f"{ratio:.4f}"
+        names = [{"": "model"} | _rows(self.model), {"": "other"} | _rows(self.other)]
+        title = f"{self.model.name} (model) and {self.other.name} (other): {_setting(self.model)}"
+        speedup = [] if self.speedup is None else [f"speed-up {self.speedup:.2f}x (ratio of medians, timed in turns)"]
+        return "\n".join([title, *_columns([*names, ratios]), *speedup, self.model.convention])
+
+
+_FIGURES = ("macs", "flops", "product_macs", "flops_with_elementwise", "params", "bytes", "peak_activation_bytes")
+_LABELS = {
+    "macs": "MACs",
+    "flops": "FLOPs",
+    "product_macs": "attention MACs, apart",
+    "flops_with_elementwise": "FLOPs with BN, ReLU, pooling, bias",
+    "params": "parameters",
+    "bytes": "bytes of parameters and buffers",
+    "peak_activation_bytes": "peak bytes of activations",
+    "latency": "latency, median ms",
+}
+
+
+def _setting(measurement: Measurement) -> str:
+    threads = f"{measurement.threads} thread{'' if measurement.threads == 1 else 's'}"
+    return f"input {measurement.input}, {measurement.device}, {threads}"
+
+
+def _rows(measurement: Measurement) -> dict[str, str]:
+    rows = {_LABELS[key]: f"{getattr(measurement, key):,}" for key in _FIGURES}
+    if (latency := measurement.latency) is not None:
+        rows[_LABELS["latency"]] = f"{1e3 * latency.median:.3f}"
+        rows["latency, quartiles"] = f"{1e3 * latency.lower_quartile:.3f} .. {1e3 * latency.upper_quartile:.3f}"
+        rows["latency, runs"] = f"{latency.runs:,}"
+    return rows
+
+
+def _columns(columns: Sequence[dict[str, str]]) -> list[str]:
+    """Rows in the order of the first column, labels to the left, figures to the right."""
+    labels = list(columns[0])
+    widths = [max(map(len, column.values())) for column in columns]
+    label_width = max(map(len, labels))
+    return [
+        "  ".join(
+            [f"{label:<{label_width}}", *(f"{c.get(label, ''):>{w}}" for c, w in zip(columns, widths, strict=True))]
+        ).rstrip()
+        for label in labels
+    ]

@@ -1,0 +1,19 @@
+"""Ways of making a network smaller: the package's own, and those it compares itself with."""
+
+from diffsparse.methods.gated import Gated
+from diffsparse.methods.method import Cut, Method, Regulariser
+from diffsparse.methods.proximal import Proximal
+from diffsparse.methods.scratch import Scratch
+from diffsparse.methods.slimming import Slimming
+from diffsparse.methods.torch_pruning import TorchPruning
+
+__all__ = [
+    "Cut",
+    "Gated",
+    "Method",
+    "Proximal",
+    "Regulariser",
+    "Scratch",
+    "Slimming",
+    "TorchPruning",
+]

@@ -1,0 +1,34 @@
+"""Differentiable sparsification, the method of this package, in the form the training loop wants."""
+
+from dataclasses import dataclass, field
+
+from torch import nn
+from torch.optim import Optimizer
+
+from diffsparse.gates import named_gates
+from diffsparse.gating import sparsify
+from diffsparse.methods.method import Method, Regulariser
+from diffsparse.penalties import L1, Penalty
+from diffsparse.penalties.norms import Norm
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gated(Method):
+    """Gates with learned thresholds on every batch norm, or those that the model brings itself."""
+
+    strength: float
+    """Lambda."""
+    norm: Norm = field(default_factory=L1)
+    """The penalty's norm."""
+    start: float = 0.5
+    """Where gates start."""
+    rgf: float | None = None
+    """Rectified gradient flow."""
+
+    def prepare(self, model: nn.Module) -> nn.Module:
+        if any(True for _ in named_gates(model)):
+            return model
+        return sparsify(model, start=self.start, rgf=self.rgf)
+
+    def regulariser(self, model: nn.Module, optimizer: Optimizer) -> Regulariser:
+        return Penalty(model, self.norm, self.strength)

@@ -1,0 +1,159 @@
+"""Network Slimming: l1 on the scales of batch norms, then a global cut, then training again."""
+
+import copy
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from diffsparse.compaction import Compacted, compact
+from diffsparse.compaction.materialise import check_model
+from diffsparse.errors import SparsityError, SparsityWarning, require_number
+from diffsparse.gating.zeros import Count
+from diffsparse.measuring import measure
+from diffsparse.methods.method import (
+    Cut,
+    Method,
+    Regulariser,
+    batch_norms,
+    channels,
+    check_targets,
+    require_scales,
+)
+
+TOLERANCE = 0.005
+"""How far below `target_macs`, as a share of all MACs, the search is content."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Slimming(Method):
+    """Scales of batch norms are trained under an l1 penalty; then the smallest of the whole network are cut.
+
+    Scale and shift of a cut channel become zero on a copy, and `compact` removes what that makes superfluous, whole
+    layers and blocks too. Channels are ranked over all batch norms together, equal ones in the order of the model.
+
+    Example:
+        >>> net = nn.Sequential(nn.Linear(3, 8), nn.BatchNorm1d(8), nn.Linear(8, 2))
+        >>> method = Slimming(strength=1e-4, target=0.75)
+        >>> net = method.prepare(net)
+        >>> method.regulariser(net, torch.optim.SGD(net.parameters(), lr=0.1))().item()
+        0.00039999998989515007
+        >>> method.cut(net, torch.zeros(1, 3)).model[0]
+        Linear(in_features=3, out_features=2, bias=True)
+    """
+
+    strength: float
+    """Lambda of the penalty on |scale|."""
+    target: float | None = None
+    """Share of all channels to cut."""
+    target_macs: float | None = None
+    """Or the share of MACs to keep: the smallest cut that keeps no more, to within `TOLERANCE` or one channel."""
+    start: float = 0.5
+    """Where scales start."""
+
+    cuts = True
+
+    def __post_init__(self) -> None:
+        require_number("strength", self.strength, low=0)
+        require_number("start", self.start)
+        check_targets("slimming", self.target, self.target_macs)
+
+    def prepare(self, model: nn.Module) -> nn.Module:
+        for scale in require_scales("slimming", model):
+            nn.init.constant_(scale, self.start)
+        return model
+
+    def regulariser(self, model: nn.Module, optimizer: Optimizer) -> Regulariser:
+        return ScalePenalty(require_scales("slimming", model), self.strength)
+
+    def cut(self, model: nn.Module, example: Tensor) -> Cut:
+        """The compact network without the channels of smallest scale.
+
+        Raises:
+            SparsityError: so much is asked for that the output would no longer depend on the input.
+        """
+        model = check_model(model)
+        if not all(bool(scale.isfinite().all()) for scale in require_scales("slimming", model)):
+            raise SparsityError(f"a batch norm of {type(model).__name__} has a scale that is not finite: it diverged")
+        if self.target is None:
+            assert self.target_macs is not None
+            return _cut_to_macs(model, example, self.target_macs)
+        count, total = round(self.target * channels(model)), channels(model)
+        small = _compact_without(model, example, count)
+        if small is None:
+            raise SparsityError(
+                f"without the {count} of {total} channels that target={self.target:g} removes, the output of "
+                f"{type(model).__name__} no longer depends on its input; ask for a smaller target"
+            )
+        return Cut(model=small.model, compacted=small, removed=Count(zero=count, total=total))
+
+
+class ScalePenalty:
+    r""":math:`\lambda \sum_i |\gamma_i|` over all scales of batch norms, in a few kernels."""
+
+    def __init__(self, scales: Sequence[Tensor], strength: float) -> None:
+        self.scales, self.strength = list(scales), strength
+
+    def __call__(self) -> Tensor:
+        device = self.scales[0].device
+        return self.strength * torch.cat([scale.to(device) for scale in self.scales]).abs().sum()
+
+
+@torch.no_grad()
+def without_smallest(model: nn.Module, count: int) -> nn.Module:
+    """A copy of `model` in which the `count` channels of smallest |scale| have neither scale nor shift."""
+    masked = copy.deepcopy(model)
+    norms = batch_norms(masked)
+    # one device and dtype for all, or layers could not be compared
+    sizes = torch.cat([norm.weight.abs().double().cpu() for norm in norms])
+    gone = torch.zeros(len(sizes), dtype=torch.bool)
+    gone[sizes.argsort(stable=True)[:count]] = True
+    for norm, dead in zip(norms, torch.split_with_sizes(gone, [norm.weight.numel() for norm in norms]), strict=True):
+        dead = dead.to(norm.weight.device)
+        norm.weight[dead] = 0
+        if isinstance(norm.bias, nn.Parameter):
+            norm.bias[dead] = 0
+    return masked
+
+
+def _compact_without(model: nn.Module, example: Tensor, count: int) -> Compacted[nn.Module] | None:
+    """The compact model without its `count` smallest channels; None if nothing reaches its output any more."""
+    dead = "no longer depends on its input"
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", f".*{dead}", SparsityWarning)
+        try:
+            return compact(without_smallest(model, count), example)
+        except SparsityWarning as warning:
+            if dead not in str(warning):
+                raise
+            return None
+
+
+def _cut_to_macs(model: nn.Module, example: Tensor, share: float) -> Cut:
+    """Bisection over the number of channels: cuts are nested, so that MACs fall with it."""
+    whole, total = measure(model, example, latency=False).macs, channels(model)
+    best: Cut | None = None
+    least = 1.0
+    # one more than all stands for what cannot be reached
+    too_few, enough = -1, total + 1
+    while enough - too_few > 1:
+        count = (too_few + enough) // 2
+        small = _compact_without(model, example, count)
+        kept = small.after.macs / whole if small is not None and whole else 0.0
+        if kept > share:
+            too_few, least = count, kept
+            continue
+        enough = count
+        if small is not None:
+            best = Cut(model=small.model, compacted=small, removed=Count(zero=count, total=total))
+            if share - kept <= TOLERANCE:
+                break
+    if best is None:
+        raise SparsityError(
+            f"target_macs={share:g} is out of reach: at {least:.1%} of the MACs one more channel of "
+            f"{type(model).__name__} makes its output independent of its input; ask for more MACs"
+        )
+    return best

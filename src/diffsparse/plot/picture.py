@@ -1,0 +1,44 @@
+"""Pictures as files, without touching the state of matplotlib: no backend is chosen and no window exists."""
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from diffsparse.errors import SparsityError
+from diffsparse.files import replacing
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+FORMATS = (".png", ".svg")
+DOTS_PER_INCH = 150
+
+
+def blank_figure(width: float, height: float) -> "Figure":
+    """An empty figure of that many inches, known to nobody but the caller. Needs the `report` extra."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise SparsityError("pictures need matplotlib; install it with: pip install 'diffsparse[report]'") from None
+    return Figure(figsize=(width, height), layout="constrained", facecolor="white")
+
+
+def save_picture(path: str | os.PathLike[str], figure: "Figure") -> None:
+    """Write the figure as SVG or PNG, by the ending of `path`; the file appears when it is complete.
+
+    Example:
+        >>> import tempfile
+        >>> path = Path(tempfile.mkdtemp(), "empty.png")
+        >>> save_picture(path, blank_figure(2, 1))
+        >>> path.read_bytes()[1:4]
+        b'PNG'
+    """
+    ending = Path(path).suffix.lower()
+    if ending not in FORMATS:
+        raise SparsityError(f"a picture is written as {' or '.join(FORMATS)}, got '{os.fspath(path)}'")
+    from matplotlib import rc_context
+
+    # a date and random ids would make another file each time
+    metadata = {"Date": None} if ending == ".svg" else None
+    with replacing(path) as file, rc_context({"svg.hashsalt": "diffsparse"}):
+        figure.savefig(file, format=ending.removeprefix("."), dpi=DOTS_PER_INCH, metadata=metadata)

@@ -1,0 +1,296 @@
+"""The training loop."""
+
+import contextlib
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from diffsparse.checkpoint import load, save
+from diffsparse.methods.shrinking import Shrinking
+from diffsparse.training.aim import LOOKS_AN_EPOCH, Aim
+from diffsparse.training.average import MovingAverage
+from diffsparse.training.context import Phase, Setting
+from diffsparse.training.divergence import EXPLODED, DivergenceError, blame, broken_parameter
+from diffsparse.training.evaluate import evaluate, live_macs
+from diffsparse.training.learning_rate import LearningRate
+from diffsparse.training.optimizer import make_optimizer
+from diffsparse.training.snapshot import Progress, Snapshot, Trained
+from diffsparse.wiring.methods import wired_stages
+
+CHECK_EVERY = 20
+"""Steps between looks at the loss and, with several processes, at signals; each look waits for the device."""
+
+
+class StoppedError(Exception):
+    """A signal asked the run to end; a checkpoint was written."""
+
+    def __init__(self, number: int | None) -> None:
+        super().__init__("stopped by a signal")
+        # with several processes, another one may have got it
+        self.signal = signal.SIGTERM if number is None else signal.Signals(number)
+
+
+class Trainer:
+    """Trains the model of one phase; `run()` returns it, or its moving average."""
+
+    def __init__(self, phase: Phase, setting: Setting) -> None:
+        self.phase, self.setting = phase, setting
+        recipe, processes = setting.recipe, setting.processes
+        self.settings = recipe.optimisation
+        self.steps = len(setting.data.train) // recipe.batch_size
+        self.rate = LearningRate(settings=self.settings, epochs=phase.epochs, steps=self.steps)
+        self.optimizer = make_optimizer(phase.model, self.settings)
+        self.regulariser = phase.method.regulariser(phase.model, self.optimizer)
+        self.aim = Aim(recipe.sparsifying, phase.epochs, settles=isinstance(self.regulariser, Shrinking))
+        self.average = None if self.settings.ema is None else MovingAverage(phase.model, self.settings.ema)
+        half = recipe.hardware.precision == "float16"
+        self.scaler = torch.amp.GradScaler(processes.device.type, enabled=half)
+        self.forward = processes.together(phase.model)
+        if recipe.hardware.compile:
+            self.forward = torch.compile(self.forward)  # type: ignore[assignment]
+        self.progress = Progress()
+        self._losses: list[Tensor] = []
+
+    @property
+    def result(self) -> nn.Module:
+        """What is tested and kept."""
+        return self.phase.model if self.average is None else self.average.model
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """Go on where `snapshot` was taken."""
+        snapshot.restore(self._trained())
+        self.progress = snapshot.progress
+        self.aim.factor, self.aim.share = self.progress.strength_factor, self.progress.strength_share
+        if self.aim.settled and isinstance(self.regulariser, Shrinking):
+            self.regulariser.settle()
+        if self.average is not None:
+            self.average.updates = self.progress.average_updates
+
+    def run(self) -> nn.Module:
+        """Train to the end; raises StoppedError after a signal and DivergenceError when numbers are lost."""
+        progress, watcher = self.progress, self.setting.watcher
+        done = progress.epoch * self.steps + progress.step
+        watcher.phase_began(self.phase.name, epochs=self.phase.epochs, steps=self.steps, done=done)
+        try:
+            while progress.epoch < self.phase.epochs:
+                self._epoch()
+        finally:
+            # the wrapper of DDP holds on to the group of processes, which ends before an error's traceback does
+            self.forward = self.phase.model
+        watcher.phase_over()
+        if progress.best is None:
+            return self.result
+        self.setting.processes.wait()
+        return load(self._best, self.result)
+
+    @property
+    def _best(self) -> Path:
+        return self.setting.folder.file(f"{self.phase.name}-best.safetensors")
+
+    def _epoch(self) -> None:
+        progress, recipe = self.progress, self.setting.recipe
+        batches = self.setting.data.train.shuffled(
+            recipe.batch_size,
+            seed=recipe.seed,
+            epoch=progress.epoch,
+            share=self.setting.processes.share,
+            skip=progress.step,
+        )
+        self.phase.model.train()
+        device = self.setting.processes.device
+        sums = torch.tensor(progress.sums, dtype=torch.double, device=device) if progress.sums else None
+        began = time.perf_counter()
+        with contextlib.closing(_closable(batches)) as stream:
+            for inputs, targets in stream:
+                inputs, targets = self.setting.placed(inputs), targets.to(device, non_blocking=True)
+                added = self._step(inputs, targets)
+                sums = added if sums is None else sums + added
+                progress.step += 1
+                self.setting.watcher.step_done()
+                if progress.step < self.steps and self._must_stop():
+                    progress.sums = sums.tolist()
+                    progress.seconds += time.perf_counter() - began
+                    self._check_weights()
+                    self._snapshot()
+                    raise StoppedError(self.setting.interrupt.signal)
+        assert sums is not None, "an epoch has at least one step"
+        progress.seconds += time.perf_counter() - began
+        self._close_epoch(sums)
+
+    def _step(self, inputs: Tensor, targets: Tensor) -> Tensor:
+        """One update of the weights; returns what `objective.sums` says of the batch."""
+        position = self.progress.epoch * self.steps + self.progress.step
+        # randomness inside the model (dropout) follows from the position, as the data does: nothing to keep or restore
+        processes = self.setting.processes
+        seed_generators(processes.device, step_seed(self.setting.recipe.seed, position, processes.rank))
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.rate.at(position) * (self.settings.gate_rate if group["name"] == "gates" else 1.0)
+        if self.regulariser is not None:
+            self.regulariser.strength = self.aim.strength(position / self.steps)
+        self._settle_if_over(position / self.steps)
+        pieces = self.settings.accumulate
+        parts = list(zip(inputs.chunk(pieces), targets.chunk(pieces), strict=True))
+        sums = [self._backward(*part, len(parts), last=index == len(parts) - 1) for index, part in enumerate(parts)]
+        if self._looks():
+            # before the update, which would spread what is wrong over all weights
+            self._check_loss(inputs)
+        if self.settings.clip is not None:
+            self.scaler.unscale_(self.optimizer)
+            nn.utils.clip_grad_norm_(self.phase.model.parameters(), self.settings.clip)
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        self.optimizer.zero_grad(set_to_none=True)
+        if self.average is not None:
+            self.average.update(self.phase.model)
+        self._look_at_zeros()
+        return sums[0] if pieces == 1 else torch.stack(sums).sum(0)
+
+    def _backward(self, inputs: Tensor, targets: Tensor, pieces: int, *, last: bool) -> Tensor:
+        with self._unsynced(not last):
+            with self._autocast():
+                outputs = self.forward(inputs)
+                loss = self.phase.objective.loss(outputs, inputs, targets) / pieces
+            self._losses.append(pieces * loss.detach())
+            if last and self.regulariser is not None and (term := self.regulariser()) is not None:
+                loss = loss + term
+            self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
+        return self.phase.objective.sums(outputs.detach(), targets)
+
+    def _autocast(self) -> AbstractContextManager[Any]:
+        precision = self.setting.recipe.hardware.precision
+        if precision == "float32":
+            return contextlib.nullcontext()
+        return torch.autocast(self.setting.processes.device.type, dtype=getattr(torch, precision))
+
+    def _unsynced(self, wanted: bool) -> AbstractContextManager[Any]:
+        wrapper = getattr(self.forward, "_orig_mod", self.forward)
+        return (
+            wrapper.no_sync() if wanted and isinstance(wrapper, DistributedDataParallel) else contextlib.nullcontext()
+        )
+
+    def _settle_if_over(self, epoch: float) -> None:
+        if isinstance(self.regulariser, Shrinking) and not self.regulariser.settled and self.aim.over(epoch):
+            self.regulariser.settle()
+
+    def _look_at_zeros(self) -> None:
+        if self.aim.settings.target is None or self.regulariser is None or self.phase.method.cuts:
+            return
+        if isinstance(self.regulariser, Shrinking) and self.regulariser.settled:
+            self.aim.settle()
+        step, every = self.progress.step + 1, max(1, self.steps // LOOKS_AN_EPOCH)
+        if step % every == 0:
+            zeros = self.phase.method.zeros(self.phase.model).fraction
+            self.aim.look(self.progress.epoch + step / self.steps, zeros, passed=every / self.steps)
+
+    def _must_stop(self) -> bool:
+        processes = self.setting.processes
+        look = processes.world == 1 or self.progress.step % CHECK_EVERY == 0
+        return processes.agreed(self.setting.interrupt.asked) if look else False
+
+    def _looks(self) -> bool:
+        """Whether this step looks at the loss: where that costs no waiting always."""
+        processes, step = self.setting.processes, self.progress.step + 1
+        free = processes.world == 1 and processes.device.type == "cpu"
+        return free or step % CHECK_EVERY == 0 or step == self.steps
+
+    def _check_loss(self, inputs: Tensor) -> None:
+        mean = torch.stack(self._losses).mean()
+        self._losses.clear()
+        loss = float(mean)
+        first = self.progress.first_loss
+        wrong = not loss < float("inf") or (first is not None and loss > EXPLODED * (first + 1))
+        if self.setting.processes.agreed(wrong):
+            raise self._diverged(f"the loss is {loss:.4g}", self.progress.step + 1, blame(self.phase.model, inputs))
+        if first is None:
+            self.progress.first_loss = loss
+
+    def _check_weights(self) -> None:
+        """A checkpoint with numbers that are lost would be no good to go on from."""
+        if (name := broken_parameter(self.phase.model)) is not None:
+            raise self._diverged("the weights are lost", self.progress.step, f"parameter '{name}' is not finite")
+
+    def _diverged(self, what: str, step: int, where: str) -> DivergenceError:
+        return DivergenceError(
+            f"{what} in epoch {self.progress.epoch + 1}, step {step}: {where}; "
+            f"{self.setting.folder.last_good()}. A smaller learning rate, a warm-up or clip may help"
+        )
+
+    def _close_epoch(self, sums: Tensor) -> None:
+        progress, processes, data = self.progress, self.setting.processes, self.setting.data
+        self._check_weights()
+        processes.share_buffers(self.phase.model)
+        progress.epoch, progress.step, progress.sums = progress.epoch + 1, 0, []
+        record: dict[str, Any] = {"phase": self.phase.name, "epoch": progress.epoch}
+        figures = self.phase.objective.figures(processes.added(sums))
+        record |= {f"train_{name}": value for name, value in figures.items()}
+        parts = {"validation": data.validation, "test": data.test}
+        for name, part in parts.items():
+            if part is not None:
+                scores = evaluate(self.result, part, self.phase.objective, self.setting.recipe.batch_size, processes)
+                record |= {f"{name}_{key}": value for key, value in scores.items()}
+        zeros = self.phase.method.zeros(self.result)
+        record |= {"learning_rate": self.optimizer.param_groups[0]["lr"], "zeros": zeros.fraction}
+        self._keep_best(record)
+        if wired_stages(self.result):
+            record["edges"] = zeros.total - zeros.zero
+        if self.regulariser is not None:
+            record["strength"] = self.regulariser.strength
+        if processes.first and self.phase.objective.shows_macs:
+            record["macs"] = live_macs(self.result, self.setting.example())
+        record["seconds"] = progress.seconds
+        if processes.first:
+            self.setting.log.add(record)
+        self._snapshot()
+        self.setting.watcher.epoch_done(record)
+        if progress.epoch < self.phase.epochs and processes.agreed(self.setting.interrupt.asked):
+            raise StoppedError(self.setting.interrupt.signal)
+
+    def _keep_best(self, record: dict[str, Any]) -> None:
+        """Where there is a validation part, the model that does best on it is the one that counts: of all, or of those
+        that have as many zeros as are aimed at."""
+        objective, steered = self.phase.objective, self.regulariser is not None and not self.phase.method.cuts
+        value = record.get(f"validation_{objective.headline}")
+        if value is None or (steered and not self.aim.near(record["zeros"])):
+            return
+        best = self.progress.best
+        if best is None or (value > best if objective.higher_is_better else value < best):
+            self.progress.best = value
+            if self.setting.processes.first:
+                save(self.result, self._best)
+
+    def _snapshot(self) -> None:
+        progress = self.progress
+        progress.strength_factor, progress.strength_share = self.aim.factor, self.aim.share
+        progress.average_updates = 0 if self.average is None else self.average.updates
+        if self.setting.processes.first:
+            self.setting.folder.write_snapshot(self._trained(), progress, self.phase.name, self.phase.number)
+
+    def _trained(self) -> Trained:
+        average = None if self.average is None else self.average.model
+        return Trained(model=self.phase.model, optimizer=self.optimizer, scaler=self.scaler, average=average)
+
+
+def step_seed(seed: int, position: int, rank: int) -> int:
+    """A seed of its own for every step of every process."""
+    return ((seed * 1_000_003 + position) * 65_537 + rank) % 2**63
+
+
+def seed_generators(device: torch.device, seed: int) -> None:
+    """Seed the random numbers of the CPU and of `device`; torch.manual_seed costs a millisecond where others are not
+    in use."""
+    torch.default_generator.manual_seed(seed)
+    if device.type == "cuda":
+        torch.cuda.manual_seed(seed)
+    elif device.type != "cpu":
+        torch.manual_seed(seed)
+
+
+def _closable(batches: Iterator[Any]) -> Any:
+    return batches if hasattr(batches, "close") else (batch for batch in batches)

@@ -1,0 +1,127 @@
+"""Ways of choosing the edges of a wired network, in the form the training loop wants."""
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from diffsparse.errors import SparsityError, require_number
+from diffsparse.gating import Count
+from diffsparse.methods.method import Method, Regulariser
+from diffsparse.methods.shrinking import Shrinking
+from diffsparse.penalties import L1, Penalty
+from diffsparse.penalties.norms import Norm
+from diffsparse.wiring import Differentiable, Edges, StageShape, WiredStage
+from diffsparse.wiring.rules import LargestEdges, PlainEdges, RandomEdges
+
+
+def wired_stages(model: nn.Module) -> list[WiredStage]:
+    """The wired stages of `model`, in its order; none if it is an ordinary network."""
+    return [module for module in model.modules() if isinstance(module, WiredStage)]
+
+
+class Wired(Method):
+    """All edges are there and stay; the base of the others, which say what edges a stage has.
+
+    Edges that the fresh network brings are replaced by new ones, at their random start.
+    """
+
+    def edges(self, shape: StageShape) -> Edges:
+        """The edges of a new stage."""
+        return PlainEdges(shape)
+
+    def prepare(self, model: nn.Module) -> nn.Module:
+        stages = wired_stages(model)
+        if not stages:
+            raise SparsityError(f"{type(self).__name__} is about edges, and {type(model).__name__} has no WiredStage")
+        for stage in stages:
+            place = next(stage.parameters()).device
+            stage.edges = self.edges(stage.shape).to(place)
+        return model
+
+    @torch.no_grad()
+    def zeros(self, model: nn.Module) -> Count:
+        """Usable edges that are not there."""
+        matrices = [matrix for stage in wired_stages(model) for matrix in stage.edges()]
+        return Count(zero=sum(int((m == 0).sum()) for m in matrices), total=sum(m.numel() for m in matrices))
+
+
+@dataclass(frozen=True, kw_only=True)
+class WiredGates(Wired):
+    """Differentiable sparsification: edges into a node compete under its learned threshold."""
+
+    strength: float
+    """Lambda."""
+    norm: Norm = field(default_factory=L1)
+    """The penalty's norm."""
+    rgf: float | None = None
+    """Rectified gradient flow, with which edges come back."""
+
+    def edges(self, shape: StageShape) -> Edges:
+        return Differentiable(rgf=self.rgf).edges(shape)
+
+    def regulariser(self, model: nn.Module, optimizer: Optimizer) -> Regulariser:
+        return Penalty(model, self.norm, self.strength)
+
+
+@dataclass(frozen=True, kw_only=True)
+class WiredProximal(Wired):
+    """After each step of the optimiser, the operator of a norm shrinks the edges into each node."""
+
+    strength: float
+    """Lambda of the operator; it acts times the learning rate."""
+    norm: Norm = field(default_factory=L1)
+    """`L1()` or `ExclusiveL12()`."""
+    target: float | None = None
+    """Share of zero edges at which shrinking ends and zeros stay."""
+
+    def regulariser(self, model: nn.Module, optimizer: Optimizer) -> Regulariser:
+        weights = [weight for stage in wired_stages(model) for weight in stage.edges.weights()]
+        return Shrinking(optimizer, weights, self.norm, self.strength, self.target)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _WiredCount(Wired):
+    """Every stage has the same share of its usable edges, throughout."""
+
+    target: float
+    """Share of edges that are zero."""
+
+    def __post_init__(self) -> None:
+        require_number("target", self.target, low=0, high=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class WiredLargest(_WiredCount):
+    """Discovering Neural Wirings: in each pass the largest edges of a stage are there, so many that `target` are not.
+
+    Every stage keeps the same share of its usable edges, and exactly so many throughout.
+    """
+
+    update: bool = True
+    """Whether the gradient flows to the edges that are not there, too."""
+
+    def edges(self, shape: StageShape) -> Edges:
+        return LargestEdges(shape, kept_edges(shape, self.target), update=self.update)
+
+
+@dataclass(frozen=True, kw_only=True)
+class WiredRandom(_WiredCount):
+    """A random graph that stays: every stage draws as many edges as `WiredLargest` would keep, and trains these."""
+
+    def edges(self, shape: StageShape) -> Edges:
+        return RandomEdges(shape, kept_edges(shape, self.target))
+
+
+def kept_edges(shape: StageShape, target: float) -> int:
+    """Edges of a stage that are left when the share `target` of its usable ones is zero, to the nearest.
+
+    Example:
+        >>> kept_edges(StageShape(inputs=4, outputs=8, groups=1), target=0.9)
+        3
+    """
+    kept = round((1 - target) * shape.usable_edges)
+    if kept < 1:
+        raise SparsityError(f"target={target:g} leaves none of the {shape.usable_edges} edges of a stage")
+    return kept

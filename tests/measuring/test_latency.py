@@ -1,0 +1,91 @@
+import time
+
+import pytest
+import torch
+
+from diffsparse import SparsityError
+from diffsparse.measuring.latency import Latency, time_interleaved
+
+CPU = torch.device("cpu")
+
+
+class Clock:
+    """Time that only passes in calls."""
+
+    def __init__(self, monkeypatch):
+        self.now, self.log = 0.0, []
+        monkeypatch.setattr(time, "perf_counter", lambda: self.now)
+
+    def call(self, name, *durations):
+        left = list(durations)
+
+        def run():
+            self.log.append(name)
+            self.now += left.pop(0) if len(left) > 1 else left[0]
+
+        return run
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    return Clock(monkeypatch)
+
+
+def test_calls_take_turns_and_change_places(clock):
+    a, b = time_interleaved([clock.call("a", 1.0), clock.call("b", 2.0)], device=CPU, seconds=0, warmup=1, min_runs=3)
+    assert "".join(clock.log) == "ab" + "ab" + "ba" + "ab"
+    assert (a.median, b.median, a.runs, b.runs) == (1, 2, 3, 3)
+
+
+def test_warmup_is_not_timed(clock):
+    (found,) = time_interleaved([clock.call("a", 90.0, 80.0, 1.0)], device=CPU, seconds=0, warmup=2, min_runs=4)
+    assert found == Latency(median=1, lower_quartile=1, upper_quartile=1, runs=4)
+
+
+def test_it_goes_on_for_the_time_asked(clock):
+    a, _ = time_interleaved([clock.call("a", 0.25), clock.call("b", 0.75)], device=CPU, seconds=4, min_runs=2)
+    assert a.runs == 8
+
+
+def test_quartiles():
+    found = Latency.of([0.005, 0.001, 0.003, 0.002, 0.004])
+    assert (found.lower_quartile, found.median, found.upper_quartile) == (0.002, 0.003, 0.004)
+    assert str(found) == "3.000 ms (quartiles 2.000 to 4.000, 5 runs)"
+    assert found.as_dict() == {"median": 0.003, "lower_quartile": 0.002, "upper_quartile": 0.004, "runs": 5}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"seconds": -1}, "seconds"),
+        ({"seconds": float("inf")}, "got inf"),
+        ({"seconds": float("nan")}, "got nan"),
+        ({"seconds": "a"}, "seconds must be a finite number of at least 0, got 'a'"),
+        ({"warmup": -1}, "warmup"),
+        ({"warmup": 0.5}, "warmup"),
+        ({"min_runs": 1}, "min_runs"),
+        ({"device": torch.device("meta")}, "latency=False"),
+    ],
+)
+def test_wrong_arguments(wrong, message):
+    with pytest.raises(SparsityError, match=message):
+        time_interleaved([lambda: None], **({"device": CPU} | wrong))
+
+
+def test_queued_work_is_awaited_inside_the_clock(clock, monkeypatch):
+    queue = []
+
+    def synchronize():
+        clock.now += sum(queue)
+        queue.clear()
+
+    monkeypatch.setattr(torch.cpu, "synchronize", synchronize)
+    (found,) = time_interleaved([lambda: queue.append(3.0)], device=CPU, seconds=0, warmup=1, min_runs=2)
+    assert found.median == found.upper_quartile == 3
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
+def test_cuda():
+    x = torch.rand(4096, 4096, device="cuda")
+    small, large = time_interleaved([lambda: x[:64] @ x, lambda: x @ x @ x], device=x.device, seconds=0.2)
+    assert small.median < large.median

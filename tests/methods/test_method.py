@@ -1,0 +1,62 @@
+import pytest
+import torch
+from torch import nn
+
+import diffsparse as ds
+from diffsparse.gating.zeros import Count
+from diffsparse.methods import Method
+from diffsparse.methods.method import batch_norm_scales, batch_norms, channels, check_targets, require_scales
+from tests.methods.tiny import EXAMPLE, net
+
+
+def test_plain_training_changes_nothing() -> None:
+    model = net()
+    method = Method()
+    assert method.prepare(model) is model
+    assert method.regulariser(model, torch.optim.SGD(model.parameters(), lr=0.1)) is None
+    assert not method.cuts
+    with pytest.raises(NotImplementedError):
+        method.cut(model, EXAMPLE)
+
+
+def test_zeros_are_counted_in_scales_or_in_gates() -> None:
+    model = net()
+    model.bn.weight.data[:5] = 0
+    model.stages[0][0].bn1.weight.data[0] = -0.0
+    assert Method().zeros(model) == Count(zero=6, total=4 + 4 + 4 + 8 + 8 + 16 + 16)
+    gated = ds.sparsify(nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3)))
+    gated[1].gate = ds.SignedGate.from_values([0.0, 0.5, 0.0])
+    assert Method().zeros(gated) == Count(zero=2, total=3)
+
+
+def test_only_ordinary_batch_norms_with_scales_count() -> None:
+    sparse = ds.sparsify(nn.Sequential(nn.BatchNorm1d(5)))
+    shared = nn.BatchNorm1d(3)
+    model = nn.Sequential(sparse, nn.BatchNorm1d(4, affine=False), shared, nn.LayerNorm(2), shared)
+    assert batch_norms(model) == [shared]
+    assert [scale is shared.weight for scale in batch_norm_scales(model)] == [True]
+    assert channels(model) == 3
+    with pytest.raises(ds.SparsityError, match="slimming acts on scales of batch norms, of which Linear has none"):
+        require_scales("slimming", nn.Linear(2, 2))
+
+
+def test_compact_form_of_a_trained_model() -> None:
+    model = net()
+    model.bn.weight.data[:5] = 0
+    model.bn.bias.data[:5] = 0
+    assert Method().compacted(model, net(), EXAMPLE).model.classifier.in_features == 11
+
+
+@pytest.mark.parametrize(
+    ("targets", "message"),
+    [
+        ((None, None), "needs either a target or target_macs"),
+        ((0.5, 0.5), r"got target=0.5, target_macs=0.5"),
+        ((0.0, None), "target must be a finite number above 0"),
+        ((1.1, None), "of at most 1, got 1.1"),
+        ((None, -1.0), "target_macs must be"),
+    ],
+)
+def test_targets_that_make_no_sense(targets: tuple[float | None, float | None], message: str) -> None:
+    with pytest.raises(ds.SparsityError, match=message):
+        check_targets("slimming", *targets)

@@ -1,0 +1,32 @@
+import pytest
+import torch
+
+from diffsparse import SparsityError
+from diffsparse.data.dataset import DataSet
+from diffsparse.traffic.data import Speeds, traffic_data
+
+SPEEDS = Speeds(values=torch.rand(200, 3).double() + 30, names=("a", "b", "c"))
+
+
+def test_data_set_says_what_a_model_must_know() -> None:
+    weights = torch.tensor([[1.0, 0.5, 0], [0, 1, 0], [0, 0.1, 1]])
+    places = torch.rand(3, 2)
+    data = traffic_data("three", SPEEDS, weights, history=4, positions=places)
+    assert isinstance(data, DataSet)
+    assert (data.name, data.input_shape, data.num_outputs, data.node_names) == ("three", (4, 3), 3, ("a", "b", "c"))
+    assert data.adjacency.tolist() == [[False, True, False], [False, False, False], [False, True, False]]
+    assert data.positions is places
+    inputs, targets = next(iter(data.test.in_order(7)))
+    assert inputs.shape == (7, *data.input_shape)
+    assert targets.shape == (7, data.num_outputs)
+    training = SPEEDS.values[:144]
+    assert data.mean == pytest.approx(training.mean().item())
+    assert data.std == pytest.approx(training.std(correction=0).item())
+
+
+@pytest.mark.parametrize("shape", [(2, 2), (4, 4), (3, 2)])
+def test_a_map_of_other_nodes_is_named(shape: tuple[int, int]) -> None:
+    with pytest.raises(
+        SparsityError, match=rf"three: the speeds are of 3 nodes, the map is \({shape[0]}, {shape[1]}\)"
+    ):
+        traffic_data("three", SPEEDS, torch.zeros(shape))

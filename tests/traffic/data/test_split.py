@@ -1,0 +1,115 @@
+import pytest
+import torch
+
+from diffsparse import SparsityError
+from diffsparse.traffic.data import Speeds
+from diffsparse.traffic.data.split import filled, split
+
+
+def counted(steps: int) -> Speeds:
+    """Speeds that are the number of their step, from 1."""
+    return Speeds(values=torch.arange(1.0, steps + 1).double().unsqueeze(1), names=("a",))
+
+
+def test_parts_follow_each_other_and_share_no_step() -> None:
+    parts = split(counted(200), history=8)
+    ranges = [(part.known[0].item(), part.known[-1].item()) for part in (parts.train, parts.validation, parts.test)]
+    assert ranges == [(1, 144), (145, 160), (161, 200)]
+
+
+def test_no_window_reaches_over_a_border() -> None:
+    parts = split(counted(200), history=8)
+    for part, first, last in ((parts.train, 1, 144), (parts.validation, 145, 160), (parts.test, 161, 200)):
+        inputs, targets = next(iter(part.in_order(1000)))
+        assert inputs.min() == first
+        assert targets.max() == last
+        assert len(part) == last - first + 1 - 8
+
+
+def test_statistics_are_those_of_the_known_training_speeds() -> None:
+    values = torch.tensor([50.0, 70.0]).repeat(100).double().unsqueeze(1)
+    values[:144:3] = 0
+    values[144:] = 10
+    parts = split(Speeds(values=values, names=("a",)), history=2)
+    assert parts.mean == pytest.approx(60)
+    assert parts.std == pytest.approx(10)
+
+
+def test_constant_speeds_have_a_std_to_divide_by() -> None:
+    assert split(Speeds(values=torch.full((200, 2), 30.0).double(), names=("a", "b")), history=2).std == 1
+
+
+def test_gaps_are_filled_from_the_past_of_the_part_and_stay_missing_as_targets() -> None:
+    values = counted(200).values.repeat(1, 2)
+    values[[0, 10, 11, 144, 160, 170], 0] = 0
+    parts = split(Speeds(values=values, names=("a", "b")), history=8)
+    known = values[:144, 0][values[:144, 0] > 0]
+    mean = pytest.approx(known.mean().item())
+    # before the first speed of a part its node's training mean, not the last of the part before
+    assert parts.train.speeds[0, 0].item() == mean
+    assert parts.validation.speeds[0, 0].item() == mean
+    assert parts.test.speeds[0, 0].item() == mean
+    assert parts.train.speeds[9:13, 0].tolist() == [10, 10, 10, 13]
+    assert parts.test.speeds[9:12, 0].tolist() == [170, 170, 172]
+    assert parts.train.known[10:12, 0].tolist() == [0, 0]
+    assert torch.equal(parts.train.speeds[:, 1], parts.train.known[:, 1])
+
+
+def test_later_steps_do_not_change_earlier_parts() -> None:
+    values = torch.rand(200, 3, generator=torch.Generator().manual_seed(0)).double() * 50
+    values[values < 15] = 0
+    changed = values.clone()
+    changed[160:] = 5
+    before, after = (split(Speeds(values=v, names=("a", "b", "c")), history=4) for v in (values, changed))
+    for name in ("train", "validation"):
+        assert torch.equal(getattr(before, name).speeds, getattr(after, name).speeds)
+    assert (before.mean, before.std) == (after.mean, after.std)
+    changed[144:] = 5
+    assert torch.equal(before.train.speeds, split(Speeds(values=changed, names=("a", "b", "c")), 4).train.speeds)
+
+
+def test_filling_by_a_loop() -> None:
+    values = torch.rand(50, 4, generator=torch.Generator().manual_seed(1))
+    values[values < 0.6] = 0
+    means = torch.tensor([1.0, 2.0, 3.0, 4.0])
+    expected = values.clone()
+    for node in range(4):
+        last = means[node]
+        for step in range(50):
+            last = values[step, node] if values[step, node] > 0 else last
+            expected[step, node] = last
+    assert torch.equal(filled(values, means), expected)
+
+
+@pytest.mark.parametrize(
+    ("steps", "history", "message"),
+    [
+        (110, 8, "110 steps are too few: the validation part has 8, and a window takes 8 past steps"),
+        (3, 1, "3 steps are too few: the validation part has 0"),
+        (5, 4, "5 steps are too few: the training part has 4"),
+    ],
+)
+def test_too_few_steps_are_named(steps: int, history: int, message: str) -> None:
+    with pytest.raises(SparsityError, match=message):
+        split(counted(steps), history)
+
+
+def test_the_fewest_steps_that_do() -> None:
+    parts = split(counted(113), history=8)
+    assert [len(parts.train), len(parts.validation), len(parts.test)] == [73, 1, 15]
+
+
+@pytest.mark.parametrize(("first", "last", "name"), [(144, 160, "validation"), (160, 200, "test")])
+def test_a_part_without_speeds_to_forecast_is_named(first: int, last: int, name: str) -> None:
+    values = torch.full((200, 1), 30.0).double()
+    # the history of the first window does not count
+    values[first + 8 : last] = 0
+    with pytest.raises(SparsityError, match=f"the {name} part, steps {first + 1} to {last} of 200, has no known speed"):
+        split(Speeds(values=values, names=("bridge",)), history=8)
+
+
+def test_a_node_without_training_speeds_is_named() -> None:
+    values = torch.full((200, 2), 30.0).double()
+    values[:144, 1] = 0
+    with pytest.raises(SparsityError, match="node 'bridge' has no speed in the 144 steps of the training part"):
+        split(Speeds(values=values, names=("market", "bridge")), history=8)

@@ -1,0 +1,105 @@
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from diffsparse import SparsityError
+from diffsparse.training import Distillation, Hardware, Optimisation, Recipe, Sparsifying
+
+
+def optimised(**changes: Any) -> Recipe:
+    return Recipe(optimisation=Optimisation(**changes))
+
+
+def sparsified(**changes: Any) -> Recipe:
+    return Recipe(sparsifying=Sparsifying(**changes))
+
+
+def taught(**changes: Any) -> Recipe:
+    return Recipe(distillation=Distillation(**changes))
+
+
+@pytest.mark.parametrize(
+    "recipe",
+    [
+        Recipe(),
+        optimised(optimizer="adam", schedule="steps", milestones=(), clip=1.0, ema=0.99, accumulate=4),
+        sparsified(method="slimming", target=0.5),
+        sparsified(method="torch-pruning", target_macs=0.5, retrain_epochs=0),
+        sparsified(method="scratch", like=Path("small.safetensors")),
+        sparsified(target=0.5, ramp_epochs=3, rgf=0.1),
+        taught(teacher="train", teacher_model="preresnet20", teacher_epochs=3),
+        Recipe(hardware=Hardware(threads=2, precision="bfloat16")),
+    ],
+    ids=str,
+)
+def test_sound_recipes(recipe: Recipe) -> None:
+    recipe.check()
+
+
+WRONG = [
+    (Recipe(epochs=0), "epochs must be a whole number of at least 1, got 0"),
+    (Recipe(batch_size=0), "batch_size must be a whole number of at least 1, got 0"),
+    (Recipe(seed=-1), "seed must be a whole number of at least 0"),
+    (Recipe(seed=2**31), "seed must be a whole number"),
+    (optimised(learning_rate=0.0), "learning_rate must be a finite number above 0, got 0.0"),
+    (optimised(learning_rate=float("nan")), "learning_rate must be a finite number above 0, got nan"),
+    (optimised(gate_rate=0.0), "gate_rate must be a finite number above 0, got 0.0"),
+    (optimised(momentum=1.5), "momentum must be a finite number of at least 0 and of at most 1, got 1.5"),
+    (optimised(optimizer="adam", momentum=1.0), "momentum, the beta1 of Adam, must be below 1"),
+    (optimised(weight_decay=-1.0), "weight_decay must be"),
+    (optimised(gate_weight_decay=-1.0), "gate_weight_decay must be"),
+    (optimised(factor=0.0), "factor must be"),
+    (optimised(warmup_epochs=-1.0), "warmup_epochs must be"),
+    (optimised(label_smoothing=2.0), "label_smoothing must be"),
+    (optimised(milestones=(0.5, 40.0)), "a milestone, a share of all epochs, must be .* got 40.0"),
+    (optimised(clip=0.0), "clip must be"),
+    (optimised(ema=1.1), "ema must be"),
+    (optimised(accumulate=0), "accumulate must be"),
+    (optimised(accumulate=3), r"a batch of 64 cannot go in 3 equal pieces \(accumulate\)"),
+    (optimised(optimizer="lion"), "optimizer must be one of sgd, adam, got 'lion'"),
+    (optimised(schedule="linear"), "schedule must be one of cosine, steps, constant, got 'linear'"),
+    (sparsified(method="magic"), "method must be one of plain, ds,.* got 'magic'"),
+    (sparsified(norm="l3"), "norm must be one of l1, .* got 'l3'"),
+    (sparsified(strength=-0.1), "strength must be"),
+    (sparsified(group_size=0), "group_size must be"),
+    (sparsified(ramp_epochs=-1.0), "ramp_epochs must be"),
+    (sparsified(delay_epochs=-1.0), "delay_epochs must be"),
+    (sparsified(delay_epochs=1e6), "delay_epochs=1e[+]06 leaves nothing of"),
+    (sparsified(settle_epochs=-1.0), "settle_epochs must be"),
+    (sparsified(method="plain", target=0.5), "plain makes no zeros"),
+    (sparsified(ramp_epochs=31), "ramp_epochs=31 ends after lambda is over: there are 30 epochs for it"),
+    (sparsified(retrain_epochs=3), "retrain_epochs is for slimming and torch-pruning; ds trains once"),
+    (sparsified(delay_epochs=50, settle_epochs=1e6), "delay_epochs=50 and settle_epochs=1e[+]06 leaves nothing of"),
+    (sparsified(start=float("inf")), "start must be"),
+    (sparsified(target=1.5), "target must be a finite number above 0 and of at most 1, got 1.5"),
+    (sparsified(target=0.5, strength=0.0), "steering strength, which must be above 0"),
+    (sparsified(target_macs=0.5), "target_macs is for slimming and torch-pruning, not for ds"),
+    (sparsified(rgf=0.0), "rgf must be"),
+    (sparsified(method="slimming", target=0.5, retrain_epochs=-1), "retrain_epochs must be"),
+    (sparsified(method="slimming"), "slimming needs either a target or target_macs"),
+    (sparsified(method="slimming", target=0.5, target_macs=0.5), "slimming needs either"),
+    (sparsified(method="scratch"), "method scratch and like=FILE"),
+    (sparsified(like=Path("small.safetensors")), "method scratch and like=FILE"),
+    (taught(alpha=1.5), "alpha must be"),
+    (taught(temperature=0.0), "temperature must be"),
+    (taught(teacher="train", teacher_epochs=0), "teacher_epochs must be"),
+    (taught(teacher_model="preresnet20"), 'there is no teacher; give a file of weights or "train"'),
+    (taught(teacher="no/such.safetensors"), "there is no file 'no/such.safetensors' with the weights of the teacher"),
+    (Recipe(hardware=Hardware(threads=0)), "threads must be"),
+    (Recipe(hardware=Hardware(precision="int8")), "precision must be one of float32, bfloat16, float16, got 'int8'"),
+]
+
+
+@pytest.mark.parametrize(("recipe", "message"), WRONG, ids=[message[:40] for _, message in WRONG])
+def test_wrong_values_are_named(recipe: Recipe, message: str) -> None:
+    with pytest.raises(SparsityError, match=message):
+        recipe.check()
+
+
+def test_is_frozen_and_takes_keywords_only() -> None:
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        Recipe().epochs = 3  # type: ignore[misc]
+    with pytest.raises(TypeError):
+        Recipe("preresnet20")  # type: ignore[misc]

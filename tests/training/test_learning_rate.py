@@ -1,0 +1,77 @@
+import math
+
+import pytest
+import torch
+
+from diffsparse.training import Optimisation
+from diffsparse.training.learning_rate import LearningRate
+
+EPOCHS, STEPS = 8, 5
+
+
+def rates(**settings: object) -> list[float]:
+    rate = LearningRate(settings=Optimisation(learning_rate=0.2, **settings), epochs=EPOCHS, steps=STEPS)
+    return [rate.at(step) for step in range(EPOCHS * STEPS)]
+
+
+def stepped(make: object, *, by_epoch: bool) -> list[float]:
+    """What a scheduler of PyTorch gives, one value a step of the run."""
+    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.2)
+    scheduler = make(optimizer)
+    found = []
+    for step in range(EPOCHS * STEPS):
+        found.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        if not by_epoch or (step + 1) % STEPS == 0:
+            scheduler.step()
+    return found
+
+
+def test_cosine_falls_with_every_step() -> None:
+    expected = stepped(
+        lambda optimizer: torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, EPOCHS * STEPS), by_epoch=False
+    )
+    assert rates() == pytest.approx(expected, rel=1e-6)
+    assert len(set(rates())) == EPOCHS * STEPS
+
+
+def test_steps_fall_at_their_shares_of_the_epochs() -> None:
+    # a half and three quarters of eight epochs
+    expected = stepped(lambda optimizer: torch.optim.lr_scheduler.MultiStepLR(optimizer, [4, 6], 0.3), by_epoch=True)
+    assert rates(schedule="steps", factor=0.3) == pytest.approx(expected, rel=1e-6)
+
+
+def test_milestones_need_no_order_and_may_be_none() -> None:
+    assert rates(schedule="steps", milestones=(0.75, 0.25)) == rates(schedule="steps", milestones=(0.25, 0.75))
+    assert rates(schedule="steps", milestones=()) == [0.2] * (EPOCHS * STEPS)
+
+
+def test_constant() -> None:
+    assert rates(schedule="constant") == [0.2] * (EPOCHS * STEPS)
+
+
+def test_warm_up_is_a_line_to_the_peak_and_the_cosine_has_the_rest() -> None:
+    found = rates(warmup_epochs=1.6)
+    warm = 8
+    assert found[:warm] == pytest.approx([0.2 * (step + 1) / warm for step in range(warm)])
+    left = EPOCHS * STEPS - warm
+    assert found[warm:] == pytest.approx([0.1 * (1 + math.cos(math.pi * step / left)) for step in range(left)])
+
+
+def test_warm_up_before_steps_does_not_move_the_milestones() -> None:
+    plain, warm = rates(schedule="steps"), rates(schedule="steps", warmup_epochs=1)
+    assert warm[5:] == plain[5:]
+    assert warm[0] == pytest.approx(0.04)
+
+
+def test_a_warm_up_longer_than_the_run_only_rises() -> None:
+    found = rates(warmup_epochs=2 * EPOCHS)
+    assert found == sorted(found)
+    assert found[-1] == pytest.approx(0.1)
+
+
+def test_depends_on_the_step_alone() -> None:
+    rate = LearningRate(settings=Optimisation(warmup_epochs=1), epochs=EPOCHS, steps=STEPS)
+    before = rate.at(17)
+    assert [rate.at(step) for step in (39, 0, 3)] == [rate.at(39), rate.at(0), rate.at(3)]
+    assert rate.at(17) == before
