@@ -27,6 +27,9 @@ def demo_folder(keep: Path | None) -> Iterator[Path]:
 
 def train_all(recipes: Mapping[str, Recipe], folder: Path, console: Console) -> dict[str, dict[str, Any]]:
     """Train by each recipe in a folder of its name within `folder`; returns the results by name."""
+    for recipe in recipes.values():
+        # before the first network is trained
+        recipe.check()
     results = {}
     with TrainingBar(console) as bar:
         for name, recipe in recipes.items():

@@ -11,9 +11,8 @@ from rich.table import Table
 from diffsparse.cli.demo_runs import demo_folder, train_all
 from diffsparse.files import write_json
 from diffsparse.training import Hardware, Optimisation, Recipe, Sparsifying
-from diffsparse.training.config import Method
 
-METHODS: dict[str, Method] = {"baseline-I": "given-map", "baseline-II": "plain", "ours": "ds"}
+METHODS = {"baseline-I": "given-map", "baseline-II": "plain", "ours": "ds"}
 """The rows of the table, which are also the folders of the runs."""
 
 
@@ -31,7 +30,7 @@ class TrafficDemo:
     """Folder to keep the three runs in, with their graphs and pictures; by default nothing is kept."""
 
 
-def traffic_recipe(method: Method, epochs: int, strength: float, seed: int) -> Recipe:
+def traffic_recipe(method: str, epochs: int, strength: float, seed: int) -> Recipe:
     """The run of one row of the table."""
     return Recipe(
         model="traffic-gcn",

@@ -7,9 +7,8 @@ from typing import Any
 
 from tyro.conf import Positional
 
-from diffsparse.cli.table import results_table
+from diffsparse.cli.table import results_table, wide_console
 from diffsparse.cli.target import check_writable
-from diffsparse.cli.wide import wide_console
 from diffsparse.errors import SparsityError
 from diffsparse.files import write_json
 

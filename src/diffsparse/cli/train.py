@@ -9,9 +9,8 @@ from typing import Annotated
 import tyro
 from rich.console import Console
 
-from diffsparse.cli.table import results_table
+from diffsparse.cli.table import results_table, wide_console
 from diffsparse.cli.training_bar import TrainingBar
-from diffsparse.cli.wide import wide_console
 from diffsparse.training import Recipe, StoppedError, read_recipe, train
 from diffsparse.training.processes import own_rank
 

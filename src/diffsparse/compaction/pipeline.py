@@ -32,8 +32,8 @@ class Compacted(Generic[Model]):
     """The user's own module tree with smaller layers and no gates."""
     plan: Plan
     """What was done to each layer."""
-    max_difference: float
-    """Largest difference from the original seen, relative to the largest output."""
+    max_difference: float | None
+    """Largest difference from the original seen, relative to the largest output; None if nothing was compared."""
     original: nn.Module = field(repr=False)
     """The model that was compacted."""
     example: Example = field(repr=False)
@@ -68,7 +68,8 @@ class Compacted(Generic[Model]):
                 ("bytes", self.before.bytes, self.after.bytes),
             )
         )
-        return f"{self.plan}\n{costs}\nlargest relative difference {self.max_difference:.2g}"
+        apart = "not compared" if self.max_difference is None else f"{self.max_difference:.2g}"
+        return f"{self.plan}\n{costs}\nlargest relative difference {apart}"
 
 
 # How far the code between layers is trusted to work at other widths: first fully, at last not at all. The last two

@@ -21,5 +21,7 @@ class DataSet:
     """How many classes there are, or values to predict."""
     validation: Part | None = None
     """Entries to choose settings with, where the data set sets some apart."""
+    task: str = "classification"
+    """The registered task that is learned from it."""
     classes: tuple[str, ...] = ()
     """Names of the classes, where known."""

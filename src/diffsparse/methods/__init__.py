@@ -1,9 +1,10 @@
 """Ways of making a network smaller: the package's own, and those it compares itself with."""
 
 from diffsparse.methods.gated import Gated
-from diffsparse.methods.method import Cut, Method, Regulariser
+from diffsparse.methods.method import Cut, Method, NetworkKind, choose_method, method_names, register_method
 from diffsparse.methods.proximal import Proximal
 from diffsparse.methods.scratch import Scratch
+from diffsparse.methods.settings import Sparsifying
 from diffsparse.methods.slimming import Slimming
 from diffsparse.methods.torch_pruning import TorchPruning
 
@@ -11,9 +12,13 @@ __all__ = [
     "Cut",
     "Gated",
     "Method",
+    "NetworkKind",
     "Proximal",
-    "Regulariser",
     "Scratch",
     "Slimming",
+    "Sparsifying",
     "TorchPruning",
+    "choose_method",
+    "method_names",
+    "register_method",
 ]

@@ -5,11 +5,12 @@ from dataclasses import dataclass, field
 from torch import nn
 from torch.optim import Optimizer
 
+from diffsparse.errors import SparsityError
 from diffsparse.gates import named_gates
 from diffsparse.gating import sparsify
-from diffsparse.methods.method import Method, Regulariser
-from diffsparse.penalties import L1, Penalty
-from diffsparse.penalties.norms import Norm
+from diffsparse.methods.method import STEERING, Method, register_method
+from diffsparse.methods.settings import Sparsifying
+from diffsparse.penalties import L1, Norm, Penalty, Regulariser
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,6 +26,17 @@ class Gated(Method):
     rgf: float | None = None
     """Rectified gradient flow."""
 
+    options = STEERING | {"norm", "group_size", "start", "rgf", "target"}
+
+    @classmethod
+    def check(cls, settings: Sparsifying) -> None:
+        super().check(settings)
+        check_steering(settings)
+
+    @classmethod
+    def from_settings(cls, settings: Sparsifying) -> Method:
+        return cls(strength=settings.strength, norm=settings.chosen_norm(), start=settings.start, rgf=settings.rgf)
+
     def prepare(self, model: nn.Module) -> nn.Module:
         if any(True for _ in named_gates(model)):
             return model
@@ -32,3 +44,12 @@ class Gated(Method):
 
     def regulariser(self, model: nn.Module, optimizer: Optimizer) -> Regulariser:
         return Penalty(model, self.norm, self.strength)
+
+
+def check_steering(settings: Sparsifying) -> None:
+    """Raise if there is a target and no lambda to steer towards it."""
+    if settings.target is not None and settings.strength == 0:
+        raise SparsityError("a target is reached by steering strength, which must be above 0, got 0")
+
+
+register_method("ds", Gated)

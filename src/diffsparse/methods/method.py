@@ -1,28 +1,25 @@
-"""What every way of making a network smaller has in common."""
+"""What every way of making a network smaller has in common, and how methods are found by name."""
 
+import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, ClassVar
 
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim import Optimizer
 
 from diffsparse.compaction import Compacted, compact
-from diffsparse.errors import SparsityError, require_number
+from diffsparse.errors import SparsityError, SparsityWarning
 from diffsparse.gates import named_gates
-from diffsparse.gating import sparsity
-from diffsparse.gating.zeros import Count
-from diffsparse.nn import SparseBatchNorm
+from diffsparse.gating import Count, sparsity
+from diffsparse.methods.scales import batch_norm_scales, channels
+from diffsparse.methods.settings import Sparsifying
+from diffsparse.penalties import FixedStrength, GradualStrength, Regulariser, SteeredStrength, StrengthController
+from diffsparse.penalties.strength import WithinEpochs
+from diffsparse.registry import load_features
 
-
-class Regulariser(Protocol):
-    """What pushes towards sparsity during training."""
-
-    strength: float
-    """Lambda, which the training loop sets."""
-
-    def __call__(self) -> Tensor | None:
-        """The term to add to the loss; None if it acts elsewhere."""
+STEERING = frozenset({"strength", "settle_epochs", "delay_epochs", "ramp_epochs"})
+"""Options of every method with a lambda."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,8 +37,23 @@ class Cut:
 class Method:
     """Plain training, and the base of all others: each overrides what it does differently."""
 
-    cuts = False
+    options: ClassVar[frozenset[str]] = frozenset()
+    """Fields of `Sparsifying` that this method reads; any other that the user sets is refused."""
+    cuts: ClassVar[bool] = False
     """Whether the network is trained, cut and trained again."""
+
+    @classmethod
+    def check(cls, settings: Sparsifying) -> None:
+        """Raise if the options do not suit this method; overrides add their own checks."""
+        for name, value in settings.given().items():
+            if name not in cls.options:
+                takes = f"takes {', '.join(sorted(cls.options))}" if cls.options else "takes no such options"
+                raise SparsityError(f"{name}={value} has no meaning for method {settings.method}, which {takes}")
+
+    @classmethod
+    def from_settings(cls, settings: Sparsifying) -> "Method":
+        """The method that checked options describe."""
+        return cls()
 
     def prepare(self, model: nn.Module) -> nn.Module:
         """The model to train, made from a fresh one."""
@@ -58,6 +70,19 @@ class Method:
         scales = batch_norm_scales(model)
         return Count(zero=sum(int((s == 0).sum()) for s in scales), total=channels(model))
 
+    def figures(self, model: nn.Module) -> dict[str, Any]:
+        """What else is worth a place in the log after each epoch."""
+        return {}
+
+    def live_macs(self, model: nn.Module, example: Tensor) -> int | None:
+        """MACs of one input through what is alive of `model`; None if that cannot be counted."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", SparsityWarning)
+            try:
+                return compact(model, example).after.macs
+            except SparsityError:
+                return None
+
     def compacted(self, model: nn.Module, fresh: nn.Module, example: Tensor) -> Compacted[nn.Module]:
         """For methods that do not cut: the compact form of the trained `model`, which came from `fresh`."""
         return compact(model, example)
@@ -66,38 +91,107 @@ class Method:
         """For methods that cut: the smaller model to go on with. `model` is left as it is."""
         raise NotImplementedError
 
+    def controller(self, settings: Sparsifying, epochs: int, *, keeps_zeros: bool = False) -> WithinEpochs:
+        """Lambda over the run; `keeps_zeros` as `Regulariser` says it."""
+        base: StrengthController = FixedStrength(settings.strength)
+        if settings.ramp_epochs:
+            base = GradualStrength(0.0, settings.strength, settings.delay_epochs, settings.ramp_epochs)
+        if settings.target is not None and not self.cuts:
+            begin = settings.delay_epochs
+            base = SteeredStrength(base, settings.target, begin=begin, epochs=epochs, keeps_zeros=keeps_zeros)
+        end = epochs - settings.settle_epochs if settings.settle_epochs else None
+        return WithinEpochs(base, settings.delay_epochs, end)
 
-def batch_norms(model: nn.Module) -> list[_BatchNorm]:
-    """All ordinary batch norms that have scales, in the order of the model."""
-    norms = (m for m in model.modules() if isinstance(m, _BatchNorm) and not isinstance(m, SparseBatchNorm))
-    return [norm for norm in norms if isinstance(norm.weight, nn.Parameter)]
+    def shortfall(self, zeros: Count, settings: Sparsifying) -> str:
+        """What to tell the user if training made fewer zeros than was asked for; empty if all is well."""
+        if self.cuts or "strength" not in self.options or settings.strength == 0:
+            return ""
+        if settings.target is not None and not self.controller(settings, 1).reached(zeros.fraction):
+            return (
+                f"{zeros.fraction:.1%} are zero, and the target was {settings.target:.1%}: train for more epochs or "
+                "change the strength"
+            )
+        if zeros.zero == 0:
+            return (
+                f"nothing has become zero: strength {settings.strength:g} is too small for a run of this length; "
+                "docs/strength.md says how to choose it"
+            )
+        return ""
 
 
-def batch_norm_scales(model: nn.Module) -> list[nn.Parameter]:
-    """The scales of all ordinary batch norms, in the order of the model."""
-    return [norm.weight for norm in batch_norms(model)]
+@dataclass(frozen=True)
+class NetworkKind:
+    """Networks that need methods of their own."""
+
+    name: str
+    """What messages call them."""
+    matches: Callable[[nn.Module], bool]
+    """Whether a model is one of them."""
 
 
-def channels(model: nn.Module) -> int:
-    """Channels of all ordinary batch norms together."""
-    return sum(scale.numel() for scale in batch_norm_scales(model))
+ORDINARY = NetworkKind("ordinary", lambda model: True)
+
+_METHODS: dict[NetworkKind, dict[str, type[Method]]] = {ORDINARY: {}}
 
 
-def require_scales(what: str, model: nn.Module) -> list[nn.Parameter]:
-    """The scales of all batch norms; raises, naming the method `what`, if there are none."""
-    scales = batch_norm_scales(model)
-    if not scales:
-        raise SparsityError(f"{what} acts on scales of batch norms, of which {type(model).__name__} has none")
-    return scales
+def register_method(name: str, method: type[Method], kind: NetworkKind = ORDINARY) -> None:
+    """Make `method` a choice of `diffsparse train --method` for networks of this kind."""
+    table = _METHODS.setdefault(kind, {})
+    if table.setdefault(name, method) is not method:
+        raise SparsityError(f"there is already a method {name!r} for {kind.name} networks")
 
 
-def check_targets(what: str, target: float | None, target_macs: float | None) -> None:
-    """Raise, naming the method `what`, unless just one of the two shares is given and makes sense."""
-    if (target is None) == (target_macs is None):
+def method_names(kind: NetworkKind | None = None) -> tuple[str, ...]:
+    """The names of all methods, or of those for one kind of network."""
+    load_features()
+    tables = _METHODS.values() if kind is None else [_METHODS[kind]]
+    return tuple(dict.fromkeys(name for table in tables for name in table))
+
+
+def uses_strength(name: str) -> bool:
+    """Whether a method of this name has a lambda."""
+    load_features()
+    found = [table[name] for table in _METHODS.values() if name in table]
+    return not found or any("strength" in method.options for method in found)
+
+
+def check_method(settings: Sparsifying) -> None:
+    """Raise unless some kind of network has this method and the options suit it."""
+    load_features()
+    found = [table[settings.method] for table in _METHODS.values() if settings.method in table]
+    if not found:
+        raise SparsityError(f"method must be one of {', '.join(method_names())}, got {settings.method!r}")
+    settings.check()
+    problems = []
+    for method in found:
+        try:
+            return method.check(settings)
+        except SparsityError as error:
+            problems.append(error)
+    raise problems[0]
+
+
+def choose_method(settings: Sparsifying, model: nn.Module) -> Method:
+    """The method that `settings` describe, in its form for `model`.
+
+    Raises:
+        SparsityError: there is no such method for this kind of network, or an option means nothing to it.
+
+    Example:
+        >>> choose_method(Sparsifying(method="proximal-l21", strength=0.1, group_size=4), nn.Linear(1, 1))
+        Proximal(strength=0.1, norm=GroupL21(size=4), target=None)
+    """
+    check_method(settings)
+    special = (kind for kind in _METHODS if kind is not ORDINARY and kind.matches(model))
+    kind = next(special, ORDINARY)
+    if settings.method not in _METHODS[kind]:
         raise SparsityError(
-            f"{what} needs either a target or target_macs, to know how much to remove; "
-            f"got target={target}, target_macs={target_macs}"
+            f"method {settings.method} is not for {kind.name} networks such as {type(model).__name__}; "
+            f"choose one of {', '.join(_METHODS[kind])}"
         )
-    for name, share in (("target", target), ("target_macs", target_macs)):
-        if share is not None:
-            require_number(name, share, above=0, high=1)
+    method = _METHODS[kind][settings.method]
+    method.check(settings)
+    return method.from_settings(settings)
+
+
+register_method("plain", Method)

@@ -1,19 +1,18 @@
 """Proximal gradient descent on the scales of batch norms."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import nn
-from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim import Optimizer
 
 from diffsparse.errors import require_number
-from diffsparse.methods.method import Method, Regulariser, batch_norms, require_scales
-from diffsparse.methods.shrinking import Shrinking
-from diffsparse.penalties import L1
-from diffsparse.penalties.norms import Norm
+from diffsparse.methods.gated import check_steering
+from diffsparse.methods.method import STEERING, Method, register_method
+from diffsparse.methods.scales import batch_norms, require_scales
+from diffsparse.methods.settings import Sparsifying
+from diffsparse.penalties import L1, NORMS, Norm, ProximalStep, Regulariser
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,32 +43,39 @@ class Proximal(Method):
     target: float | None = None
     """Share of zero scales at which shrinking ends and zeros stay."""
 
+    options = STEERING | {"group_size", "target"}
+
     def __post_init__(self) -> None:
         require_number("strength", self.strength, low=0)
 
+    @classmethod
+    def check(cls, settings: Sparsifying) -> None:
+        super().check(settings)
+        check_steering(settings)
+
+    @classmethod
+    def from_settings(cls, settings: Sparsifying) -> Method:
+        return cls(strength=settings.strength, norm=named_norm(settings), target=settings.target)
+
     def regulariser(self, model: nn.Module, optimizer: Optimizer) -> Regulariser:
-        require_scales("a proximal step", model)
-        return ScaleShrinking(optimizer, batch_norms(model), self.norm, self.strength, self.target)
+        scales = require_scales("a proximal step", model)
+        step = ProximalStep(optimizer, scales, self.norm, self.strength, self.target)
+
+        @torch.no_grad()
+        def silence(_optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
+            for norm in batch_norms(model):
+                if isinstance(norm.bias, nn.Parameter) and norm.bias.requires_grad:
+                    norm.bias.masked_fill_(norm.weight == 0, 0.0)
+
+        # hooks run in the order of registration: after the proximal step
+        optimizer.register_step_post_hook(silence)
+        return step
 
 
-class ScaleShrinking(Shrinking):
-    """The proximal step on scales, and shifts of dead channels set to zero behind it."""
+def named_norm(settings: Sparsifying) -> Norm:
+    """The norm in the name of a proximal method, such as proximal-l21."""
+    return NORMS.find(settings.method.removeprefix("proximal-")).from_options(settings.group_size)
 
-    def __init__(
-        self, optimizer: Optimizer, norms: Sequence[_BatchNorm], norm: Norm, strength: float, target: float | None
-    ) -> None:
-        super().__init__(optimizer, [norm.weight for norm in norms], norm, strength, target)
-        self._norms = list(norms)
-        # hooks run in the order they are registered in
-        self._silencer = optimizer.register_step_post_hook(self._silence)
 
-    @torch.no_grad()
-    def _silence(self, optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
-        for norm in self._norms:
-            if isinstance(norm.bias, nn.Parameter) and norm.bias.requires_grad:
-                norm.bias.masked_fill_(norm.weight == 0, 0.0)
-
-    def remove(self) -> None:
-        """Unhook from the optimiser."""
-        super().remove()
-        self._silencer.remove()
+for _name in ("l1", "l21", "l12"):
+    register_method(f"proximal-{_name}", Proximal)

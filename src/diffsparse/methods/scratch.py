@@ -13,7 +13,8 @@ from diffsparse.compaction import Compacted, Plan, apply_plan
 from diffsparse.compaction.materialise import check_model
 from diffsparse.errors import SparsityError
 from diffsparse.example import Example
-from diffsparse.methods.method import Method
+from diffsparse.methods.method import Method, register_method
+from diffsparse.methods.settings import Sparsifying
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +33,19 @@ class Scratch(Method):
 
     like: Path
     """A compact file of the same class."""
+
+    options = frozenset({"like"})
+
+    @classmethod
+    def check(cls, settings: Sparsifying) -> None:
+        super().check(settings)
+        if settings.like is None:
+            raise SparsityError("method scratch needs like=FILE, the compact file whose architecture it trains")
+
+    @classmethod
+    def from_settings(cls, settings: Sparsifying) -> Method:
+        assert settings.like is not None
+        return cls(like=settings.like)
 
     def plan(self) -> Plan:
         """The plan in the file.
@@ -59,7 +73,9 @@ class Scratch(Method):
 
     def compacted(self, model: nn.Module, fresh: nn.Module, example: Tensor) -> Compacted[nn.Module]:
         """The trained model as it is, with the plan that it was built by, so that it can be saved."""
-        return Compacted(model=model, plan=self.plan(), max_difference=0.0, original=fresh, example=Example.of(example))
+        return Compacted(
+            model=model, plan=self.plan(), max_difference=None, original=fresh, example=Example.of(example)
+        )
 
 
 @torch.no_grad()
@@ -77,3 +93,6 @@ def _inputs(layer: nn.Module) -> float:
     """Numbers that one output of a layer is the sum of."""
     assert isinstance(layer, _ConvNd | nn.Linear)
     return layer.weight.numel() / (layer.out_channels if isinstance(layer, _ConvNd) else layer.out_features)
+
+
+register_method("scratch", Scratch)

@@ -12,17 +12,12 @@ from torch.optim import Optimizer
 from diffsparse.compaction import Compacted, compact
 from diffsparse.compaction.materialise import check_model
 from diffsparse.errors import SparsityError, SparsityWarning, require_number
-from diffsparse.gating.zeros import Count
+from diffsparse.gating import Count
 from diffsparse.measuring import measure
-from diffsparse.methods.method import (
-    Cut,
-    Method,
-    Regulariser,
-    batch_norms,
-    channels,
-    check_targets,
-    require_scales,
-)
+from diffsparse.methods.method import STEERING, Cut, Method, register_method
+from diffsparse.methods.scales import batch_norms, channels, check_targets, require_scales
+from diffsparse.methods.settings import Sparsifying
+from diffsparse.penalties import Regulariser
 
 TOLERANCE = 0.005
 """How far below `target_macs`, as a share of all MACs, the search is content."""
@@ -55,11 +50,22 @@ class Slimming(Method):
     """Where scales start."""
 
     cuts = True
+    options = STEERING | {"target", "target_macs", "start", "retrain_epochs"}
 
     def __post_init__(self) -> None:
         require_number("strength", self.strength, low=0)
         require_number("start", self.start)
         check_targets("slimming", self.target, self.target_macs)
+
+    @classmethod
+    def check(cls, settings: Sparsifying) -> None:
+        super().check(settings)
+        check_targets(settings.method, settings.target, settings.target_macs)
+
+    @classmethod
+    def from_settings(cls, settings: Sparsifying) -> Method:
+        targets = {"target": settings.target, "target_macs": settings.target_macs}
+        return cls(strength=settings.strength, start=settings.start, **targets)
 
     def prepare(self, model: nn.Module) -> nn.Module:
         for scale in require_scales("slimming", model):
@@ -91,7 +97,7 @@ class Slimming(Method):
         return Cut(model=small.model, compacted=small, removed=Count(zero=count, total=total))
 
 
-class ScalePenalty:
+class ScalePenalty(Regulariser):
     r""":math:`\lambda \sum_i |\gamma_i|` over all scales of batch norms, in a few kernels."""
 
     def __init__(self, scales: Sequence[Tensor], strength: float) -> None:
@@ -157,3 +163,6 @@ def _cut_to_macs(model: nn.Module, example: Tensor, share: float) -> Cut:
             f"{type(model).__name__} makes its output independent of its input; ask for more MACs"
         )
     return best
+
+
+register_method("slimming", Slimming)

@@ -13,9 +13,11 @@ from torch.nn.modules.conv import _ConvNd
 
 from diffsparse.compaction.materialise import check_model
 from diffsparse.errors import SparsityError
-from diffsparse.gating.zeros import Count
+from diffsparse.gating import Count
 from diffsparse.measuring import measure
-from diffsparse.methods.method import Cut, Method, channels, check_targets
+from diffsparse.methods.method import Cut, Method, register_method
+from diffsparse.methods.scales import channels, check_targets
+from diffsparse.methods.settings import Sparsifying
 from diffsparse.undisturbed import undisturbed
 
 STEP = 1 / 400
@@ -38,9 +40,19 @@ class TorchPruning(Method):
     """Or the share of MACs to keep: it stops at the first step that keeps no more, `STEP` of the channels being one."""
 
     cuts = True
+    options = frozenset({"target", "target_macs", "retrain_epochs"})
 
     def __post_init__(self) -> None:
         check_targets("torch-pruning", self.target, self.target_macs)
+
+    @classmethod
+    def check(cls, settings: Sparsifying) -> None:
+        super().check(settings)
+        check_targets(settings.method, settings.target, settings.target_macs)
+
+    @classmethod
+    def from_settings(cls, settings: Sparsifying) -> Method:
+        return cls(target=settings.target, target_macs=settings.target_macs)
 
     def prepare(self, model: nn.Module) -> nn.Module:
         """The model as it is; raises before any training if the library is missing."""
@@ -157,3 +169,6 @@ def _check_runs(model: nn.Module, small: nn.Module, example: Tensor) -> None:
         raise SparsityError(
             f"torch-pruning changed the output of {type(model).__name__} from shape {tuple(expected)} to {tuple(got)}"
         )
+
+
+register_method("torch-pruning", TorchPruning)

@@ -1,7 +1,24 @@
-"""How gates are penalised: norms, the loss term, and the proximal alternative."""
+"""How gates are penalised: norms, the loss term, lambda over a run, and the proximal alternative."""
 
-from diffsparse.penalties.norms import L1, ExclusiveL12, GroupL21, Lp, Norm
+from diffsparse.penalties.norms import L1, NORMS, ExclusiveL12, GroupL21, Lp, Norm, register_norm
 from diffsparse.penalties.penalty import Penalty
 from diffsparse.penalties.proximal import ProximalStep
+from diffsparse.penalties.regulariser import Regulariser
+from diffsparse.penalties.strength import FixedStrength, GradualStrength, SteeredStrength, StrengthController
 
-__all__ = ["L1", "ExclusiveL12", "GroupL21", "Lp", "Norm", "Penalty", "ProximalStep"]
+__all__ = [
+    "ExclusiveL12",
+    "FixedStrength",
+    "GradualStrength",
+    "GroupL21",
+    "L1",
+    "Lp",
+    "NORMS",
+    "Norm",
+    "Penalty",
+    "ProximalStep",
+    "Regulariser",
+    "SteeredStrength",
+    "StrengthController",
+    "register_norm",
+]

@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from typing import Self
 
 import torch
 import torch.nn.functional as F
@@ -9,14 +10,21 @@ from torch import Tensor
 
 from diffsparse.errors import SparsityError, require_number, require_whole
 from diffsparse.functional import proximal_exclusive_l12, proximal_group_l21, proximal_l1
+from diffsparse.registry import Registry
 
 
 class Norm(ABC):
     """R(a) of gate values of shape (..., n), summed over all rows; a scalar with finite gradients everywhere.
 
     The derivative by an entry that is zero is zero. What moves a dropped entry is the threshold or the normalisation
-    that it shares with others.
+    that it shares with others. Subclass it for a norm of your own, and `register_norm` to choose it by name on the
+    command line.
     """
+
+    @classmethod
+    def from_options(cls, group_size: int) -> Self:
+        """The norm that the command line's options describe."""
+        return cls()
 
     @abstractmethod
     def __call__(self, a: Tensor) -> Tensor:
@@ -113,6 +121,10 @@ class GroupL21(Norm):
         self.size = None if size is None else require_whole("the size of GroupL21", size, low=1)
         self.explicit = None if groups is None else _checked(groups)
 
+    @classmethod
+    def from_options(cls, group_size: int) -> Self:
+        return cls(size=group_size)
+
     def split(self, a: Tensor) -> Tensor:
         """Rows (..., n) as groups (..., groups, entries), zeros in the places that groups do not fill."""
         if self.size is not None:
@@ -163,3 +175,17 @@ def _checked(groups: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], ...]:
     if not explicit or not all(explicit) or len(set(entries)) != len(entries):
         raise SparsityError(f"explicit groups must be non-empty and disjoint, got {explicit}")
     return explicit
+
+
+NORMS = Registry[type[Norm]]("norm")
+
+
+def register_norm(name: str, norm: type[Norm]) -> None:
+    """Make a norm a choice of `diffsparse train --norm`."""
+    NORMS.add(name, norm)
+
+
+register_norm("l1", L1)
+register_norm("l21", GroupL21)
+register_norm("l12", ExclusiveL12)
+register_norm("lp", Lp)

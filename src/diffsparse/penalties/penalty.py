@@ -5,15 +5,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from diffsparse.errors import SparsityError, require_number
+from diffsparse.errors import SparsityError
 from diffsparse.gates import Gate, chosen_gates
 from diffsparse.penalties.batch import GateBatch, batch_gates
 from diffsparse.penalties.norms import L1, Norm
-from diffsparse.penalties.strength import GradualStrength
+from diffsparse.penalties.regulariser import Regulariser
+from diffsparse.penalties.strength import FixedStrength, StrengthController
 from diffsparse.selection import Selection
 
 
-class Penalty:
+class Penalty(Regulariser):
     r"""The second term of the loss (Eq. 13): :math:`\lambda\,R(a)` over the gates of a model.
 
     A gate whose entries compete in rows and in columns counts half of each, as in the paper.
@@ -21,11 +22,11 @@ class Penalty:
     Args:
         model: the gated model; its gates are looked up once, their parameters read at every call.
         norm: the regulariser, `L1()` by default.
-        strength: lambda, fixed. It acts through the sum of learning rates over all steps, so that a short run needs
-            a larger one than a long run.
-        schedule: or lambda over the epochs; call `step()` at the end of each epoch.
+        strength: lambda, fixed. It acts through the sum of learning rates over all steps, so a short run needs a
+            larger one than a long run.
+        schedule: or a controller of lambda, such as `GradualStrength`; call `step()` at the end of each epoch.
         only: the gates to penalise: a name pattern or a type, which choose all gates inside what they match, a
-            function that is asked about name and gate of every gate, or several of these.
+            function of name and gate, or several of these.
 
     Calling it gives a scalar tensor to add to the loss.
 
@@ -46,7 +47,7 @@ class Penalty:
         model: nn.Module,
         norm: Norm | None = None,
         strength: float | None = None,
-        schedule: GradualStrength | None = None,
+        schedule: StrengthController | None = None,
         *,
         only: Selection | None = None,
     ) -> None:
@@ -55,12 +56,12 @@ class Penalty:
             raise SparsityError(f"norm must be one of L1(), GroupL21(...), ExclusiveL12() or Lp(p), got {norm!r}")
         if (strength is None) == (schedule is None):
             raise SparsityError(f"give either a strength or a schedule, got strength={strength}, schedule={schedule}")
-        if schedule is not None and not isinstance(schedule, GradualStrength):
-            raise SparsityError(f"schedule must be a GradualStrength, got {schedule!r}; a fixed lambda is a strength")
+        if schedule is not None and not isinstance(schedule, StrengthController):
+            raise SparsityError(
+                f"schedule must be a controller such as GradualStrength, got {schedule!r}; a fixed lambda is a strength"
+            )
         self.norm = norm
-        self.schedule = schedule
-        if strength is not None:
-            self.strength = strength
+        self.controller = schedule or FixedStrength(strength)  # type: ignore[arg-type]
         self.gates = chosen_gates(model, only)
         self._sorted: tuple[object, tuple[list[GateBatch], list[Gate]]] | None = None
         for name, gate in self.gates.items():
@@ -71,13 +72,13 @@ class Penalty:
     @property
     def strength(self) -> float:
         """The lambda in force; set it to change a fixed one."""
-        return self._strength if self.schedule is None else self.schedule.strength
+        return self.controller.strength
 
     @strength.setter
     def strength(self, value: float) -> None:
-        if self.schedule is not None:
+        if not isinstance(self.controller, FixedStrength):
             raise SparsityError("the strength of this penalty follows its schedule and cannot be set")
-        self._strength = require_number("strength", value, low=0)
+        self.controller.strength = value
 
     def regularizer(self) -> Tensor:
         """R(a) alone, without lambda."""
@@ -100,25 +101,15 @@ class Penalty:
         return self.strength * self.regularizer()
 
     def step(self, epochs: float = 1.0) -> None:
-        """Move the schedule on by one epoch, or by a fraction of one; without a schedule nothing changes."""
-        if self.schedule is not None:
-            self.schedule.step(epochs)
+        """Move the schedule on by one epoch, or by a fraction of one; a fixed strength stays."""
+        self.controller.step(epochs)
 
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint needs to go on with the same lambda."""
-        schedule = None if self.schedule is None else self.schedule.state_dict()
-        return {"strength": self.strength, "schedule": schedule}
+        return self.controller.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore what `state_dict` gave."""
-        if not isinstance(state, dict) or set(state) != {"strength", "schedule"}:
-            raise SparsityError(f"a saved penalty is a dictionary of 'strength' and 'schedule', got {state!r}")
-        if (state["schedule"] is None) != (self.schedule is None):
-            raise SparsityError("the saved penalty and this one do not agree on having a schedule")
-        if self.schedule is not None:
-            self.schedule.load_state_dict(state["schedule"])
-        else:
-            self.strength = state["strength"]
+        self.controller.load_state_dict(state)
 
     def __repr__(self) -> str:
         return f"Penalty({self.norm!r}, strength={self.strength:g}, {len(self.gates)} gates)"

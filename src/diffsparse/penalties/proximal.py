@@ -1,7 +1,7 @@
 """Proximal gradient descent: the operator of a norm applied after each step of any optimiser."""
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -9,9 +9,13 @@ from torch.optim import Optimizer
 
 from diffsparse.errors import SparsityError, require_number
 from diffsparse.penalties.norms import Norm
+from diffsparse.penalties.regulariser import Regulariser
+
+HALVINGS = 24
+"""How often the interval is halved in which the last lambda lies."""
 
 
-class ProximalStep:
+class ProximalStep(Regulariser):
     r"""After each `optimizer.step()`: :math:`w \leftarrow \mathrm{prox}_{\eta\lambda R}(w)`, with the current
     learning rate :math:`\eta` of the parameter's group.
 
@@ -21,23 +25,36 @@ class ProximalStep:
             `requires_grad=False` are left alone while they have it.
         norm: `L1()`, `GroupL21(...)` or `ExclusiveL12()`; `Lp` has no closed form.
         strength: lambda.
+        target: stop at this share of zeros, or never. Zeros of a proximal step come back once lambda is gone. With a
+            target, the step that reaches it is the last: it takes the smallest lambda that will do, and from then on
+            what is zero stays zero and the rest is free.
 
     Example:
         >>> from diffsparse import L1
-        >>> w = torch.nn.Parameter(torch.tensor([1.0, 0.01]))
+        >>> w = torch.nn.Parameter(torch.tensor([1.0, 0.1, 0.2, 0.3]))
         >>> optimizer = torch.optim.SGD([w], lr=0.1)
-        >>> hook = ProximalStep(optimizer, [w], L1(), strength=0.5)
-        >>> w.grad = torch.zeros(2)
+        >>> hook = ProximalStep(optimizer, [w], L1(), strength=5.0, target=0.5)
+        >>> w.grad = torch.zeros(4)
         >>> optimizer.step()
-        >>> w.data
-        tensor([0.9500, 0.0000])
+        >>> w.data, hook.settled
+        (tensor([0.8000, 0.0000, 0.0000, 0.1000]), True)
         >>> hook.remove()
     """
 
-    def __init__(self, optimizer: Optimizer, parameters: Iterable[Tensor], norm: Norm, strength: float) -> None:
+    keeps_zeros: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        parameters: Iterable[Tensor],
+        norm: Norm,
+        strength: float,
+        target: float | None = None,
+    ) -> None:
         if not isinstance(norm, Norm):
             raise SparsityError(f"norm must be L1(), GroupL21(...) or ExclusiveL12(), got {norm!r}")
         self.norm, self.strength = norm, require_number("strength", strength, low=0)
+        self.target = target if target is None else require_number("target", target, low=0, high=1)
         self.parameters = list({id(parameter): parameter for parameter in parameters}.values())
         if not self.parameters:
             raise SparsityError("no parameters were given to shrink")
@@ -49,14 +66,59 @@ class ProximalStep:
                     "so it has no learning rate"
                 )
             norm.proximal(parameter.detach(), 0.0)
-        self._handle = optimizer.register_step_post_hook(self._apply)
+        self._zero: list[Tensor] = []
+        self._handle = optimizer.register_step_post_hook(self._after_step)
 
-    @torch.no_grad()
-    def _apply(self, optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
-        rate = {id(p): float(group["lr"]) for group in optimizer.param_groups for p in group["params"]}
-        for parameter in (p for p in self.parameters if p.requires_grad):
-            parameter.copy_(self.norm.proximal(parameter, rate[id(parameter)] * self.strength))
+    def settle(self) -> None:
+        self._zero = [parameter.detach() == 0 for parameter in self.parameters]
+        self.settled = True
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"settled": self.settled}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        if state["settled"]:
+            self.settle()
 
     def remove(self) -> None:
         """Unhook from the optimiser."""
         self._handle.remove()
+
+    @torch.no_grad()
+    def _after_step(self, optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
+        if self.settled:
+            for parameter, zero in zip(self.parameters, self._zero, strict=True):
+                parameter.masked_fill_(zero, 0.0)
+        elif self.target is None:
+            self._shrink(optimizer)
+        else:
+            before = [parameter.clone() for parameter in self.parameters]
+            self._shrink(optimizer)
+            if self._enough():
+                self._last_step(optimizer, before)
+
+    def _shrink(self, optimizer: Optimizer) -> None:
+        rate = {id(p): float(group["lr"]) for group in optimizer.param_groups for p in group["params"]}
+        for parameter in (p for p in self.parameters if p.requires_grad):
+            parameter.copy_(self.norm.proximal(parameter, rate[id(parameter)] * self.strength))
+
+    def _enough(self) -> bool:
+        zero = torch.stack([(parameter == 0).sum() for parameter in self.parameters]).sum()
+        assert self.target is not None
+        return float(zero) >= self.target * sum(parameter.numel() for parameter in self.parameters)
+
+    def _last_step(self, optimizer: Optimizer, before: list[Tensor]) -> None:
+        """Take the step from `before` again, with the smallest lambda that reaches the target."""
+        low, high = 0.0, self.strength
+        for _ in range(HALVINGS):
+            middle = (low + high) / 2
+            self._step_with(middle, optimizer, before)
+            low, high = (low, middle) if self._enough() else (middle, high)
+        self._step_with(high, optimizer, before)
+        self.settle()
+
+    def _step_with(self, strength: float, optimizer: Optimizer, before: list[Tensor]) -> None:
+        for parameter, old in zip(self.parameters, before, strict=True):
+            parameter.copy_(old)
+        self.strength = strength
+        self._shrink(optimizer)

@@ -42,3 +42,9 @@ def save_picture(path: str | os.PathLike[str], figure: "Figure") -> None:
     metadata = {"Date": None} if ending == ".svg" else None
     with replacing(path) as file, rc_context({"svg.hashsalt": "diffsparse"}):
         figure.savefig(file, format=ending.removeprefix("."), dpi=DOTS_PER_INCH, metadata=metadata)
+
+
+def save_formats(figure: "Figure", folder: Path, name: str) -> None:
+    """Write one picture to `folder` in every format."""
+    for ending in FORMATS:
+        save_picture(folder / f"{name}{ending}", figure)

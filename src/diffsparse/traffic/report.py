@@ -1,6 +1,8 @@
-"""What a run says of the graph it has learned."""
+"""What a run reports of the graph it has learned."""
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -12,18 +14,13 @@ from diffsparse.graphs import (
     draw_heat_map,
     learned_relationship,
     nonzeros,
-    save_picture,
     within_hops,
     write_edge_list,
 )
 from diffsparse.nn import SparseAdjacency
-from diffsparse.plot.picture import FORMATS
+from diffsparse.plot.picture import save_formats
 from diffsparse.traffic.data import TrafficDataSet
-from diffsparse.training.folder import RunFolder
-from diffsparse.training.watcher import Watcher
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from diffsparse.training.report import RunReport
 
 MOST_DRAWN = 10_000
 """Edges that are drawn as lines; more take long, and one sees nothing but a blot."""
@@ -51,26 +48,37 @@ def graph_figures(graph: Tensor, data: DataSet) -> dict[str, Any]:
     return figures
 
 
-def write_graph(graph: Tensor, data: DataSet, folder: RunFolder) -> None:
-    """The edges as a table of source, target and weight."""
-    _, names, _ = _known_map(data)
-    write_edge_list(folder.file("graph.csv"), graph, names)
+class GraphReport(RunReport):
+    """Entries of the learned graph and how they lie on the map; its edges as a table, and pictures."""
 
+    caption = "LR: share of a graph's weights that lies within one and within two links on the map"
 
-def draw_learned_graph(graph: Tensor, data: DataSet, folder: RunFolder, watcher: Watcher) -> None:
-    """Pictures as SVG and PNG: `graph`, the matrix, beside the map where one is known; `roads`, nodes and lines.
+    def figures(self, model: nn.Module, data: DataSet, say: Callable[[str], None]) -> dict[str, Any] | None:
+        graph = learned_graph(model)
+        return None if graph is None else graph_figures(graph, data)
 
-    Only a word to the watcher where there is nothing to draw with, or too much to see.
-    """
-    road_map, names, positions = _known_map(data)
-    try:
-        save_formats(draw_heat_map(graph, road_map, names=names), folder, "graph")
-        if nonzeros(graph) > MOST_DRAWN:
-            watcher.say(f"no roads.svg: {nonzeros(graph):,} edges are too many to tell apart")
-        else:
-            save_formats(draw_graph(graph, road_map, names=names, positions=positions), folder, "roads")
-    except SparsityError as error:
-        watcher.say(f"no pictures of the graph: {error}")
+    def write(self, model: nn.Module, data: DataSet, folder: Path, say: Callable[[str], None]) -> None:
+        """`graph.csv`: source, target and weight. Pictures as SVG and PNG: `graph`, the matrix beside the map where one
+        is known; `roads`, nodes and lines. A line for the user if there is nothing to draw with, or too much to see."""
+        graph = learned_graph(model)
+        assert graph is not None
+        road_map, names, positions = _known_map(data)
+        write_edge_list(folder / "graph.csv", graph, names)
+        try:
+            save_formats(draw_heat_map(graph, road_map, names=names), folder, "graph")
+            if nonzeros(graph) > MOST_DRAWN:
+                say(f"no roads.svg: {nonzeros(graph):,} edges are too many to tell apart")
+            else:
+                save_formats(draw_graph(graph, road_map, names=names, positions=positions), folder, "roads")
+        except SparsityError as error:
+            say(f"no pictures of the graph: {error}")
+
+    def columns(self, result: dict[str, Any], cells: dict[str, str]) -> dict[str, str]:
+        graph = result["graph"]
+        kept = f"{graph['nonzeros']:,} ({graph['nonzeros'] / graph['entries']:.1%})"
+        own = {"entries": kept} | {f"LR {k}": f"{graph[f'lr{k}']:.3f}" for k in (1, 2) if f"lr{k}" in graph}
+        usual = {name: text for name, text in cells.items() if name not in {"zeros", "MACs", "params", "file kB"}}
+        return usual | own
 
 
 def _known_map(data: DataSet) -> tuple[Tensor | None, tuple[str, ...] | None, Tensor | None]:
@@ -78,9 +86,3 @@ def _known_map(data: DataSet) -> tuple[Tensor | None, tuple[str, ...] | None, Te
     if isinstance(data, TrafficDataSet):
         return data.adjacency, data.node_names, data.positions
     return None, None, None
-
-
-def save_formats(figure: "Figure", folder: RunFolder, name: str) -> None:
-    """Write one picture in every format, beside the other files of a run."""
-    for ending in FORMATS:
-        save_picture(folder.file(f"{name}{ending}"), figure)

@@ -6,14 +6,9 @@ from pathlib import Path
 from typing import Any, Literal, get_args, get_type_hints
 
 from diffsparse.errors import SparsityError, require_number, require_whole
-from diffsparse.methods.method import check_targets
+from diffsparse.methods import Sparsifying
+from diffsparse.methods.method import check_method
 from diffsparse.training.plain import from_plain, to_plain
-
-Method = Literal[
-    "plain", "ds", "given-map", "slimming", "proximal-l1", "proximal-l21", "proximal-l12", "torch-pruning", "scratch",
-    "dnw", "dnw-no-update", "random",
-]  # fmt: skip
-"""How the network is made smaller: not at all, by gates (this package), by one of the baselines."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,75 +65,6 @@ class Optimisation:
             require_number("ema", self.ema, low=0, high=1)
         if self.optimizer == "adam" and self.momentum == 1:
             raise SparsityError("momentum, the beta1 of Adam, must be below 1, got 1")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Sparsifying:
-    """How the network is made smaller."""
-
-    method: Method = "ds"
-    """Gates (ds), no sparsity (plain), or a baseline: given-map, with the true map, is for traffic networks; dnw,
-    dnw-no-update and random, which keep a fixed number of edges, are for wired networks."""
-    strength: float = 1e-3
-    """Lambda of the penalty or of the proximal step; docs/strength.md tells how to choose it."""
-    norm: Literal["l1", "l21", "l12", "lp"] = "l1"
-    """Penalty on gates: single channels, groups of channels, exclusive; lp (p = 0.5) is for learned graphs."""
-    group_size: int = 12
-    """Channels of a group, for l21."""
-    settle_epochs: float = 0.0
-    """Epochs at the end without lambda: what is left recovers from its pull. Zeros of proximal steps stay zeros."""
-    delay_epochs: float = 0.0
-    """Lambda is zero for these epochs, in which weights learn what matters."""
-    ramp_epochs: float = 0.0
-    """Lambda then rises from zero along the paper's cubic ramp over these epochs; 0 fixes it."""
-    start: float = 0.5
-    """Value at which gates (and the scales of slimming) start."""
-    rgf: float | None = None
-    """Rectified gradient flow: slope of dropped gates in the backward pass; 0.1 in the paper's wiring experiments."""
-    target: float | None = None
-    """Share of zero channels, or edges of a wired network, to aim at. Slimming, torch-pruning, dnw, dnw-no-update and
-    random remove just that share; the others steer lambda."""
-    target_macs: float | None = None
-    """For slimming and torch-pruning: the share of MACs to keep, instead of a target."""
-    retrain_epochs: int | None = None
-    """Epochs after slimming and torch-pruning have cut; by default as many as before."""
-    like: Path | None = None
-    """For scratch: the compact file whose small architecture is trained from a fresh start."""
-
-    def check(self) -> None:
-        """Raise if a value makes no sense."""
-        require_number("strength", self.strength, low=0)
-        require_whole("group_size", self.group_size, low=1)
-        require_number("delay_epochs", self.delay_epochs, low=0)
-        require_number("settle_epochs", self.settle_epochs, low=0)
-        require_number("ramp_epochs", self.ramp_epochs, low=0)
-        require_number("start", self.start)
-        for name, share in (("target", self.target), ("target_macs", self.target_macs)):
-            if share is not None:
-                require_number(name, share, above=0, high=1)
-        if self.rgf is not None:
-            require_number("rgf", self.rgf, above=0)
-        if self.retrain_epochs is not None:
-            require_whole("retrain_epochs", self.retrain_epochs, low=0)
-        self._check_method()
-
-    def _check_method(self) -> None:
-        cuts = self.method in ("slimming", "torch-pruning")
-        if cuts:
-            check_targets(self.method, self.target, self.target_macs)
-        counts = self.method in ("dnw", "dnw-no-update", "random")
-        if counts and self.target is None:
-            raise SparsityError(f"{self.method} needs a target, the share of edges that are zero")
-        if not cuts and not counts and self.target is not None and self.strength == 0:
-            raise SparsityError("a target is reached by steering strength, which must be above 0, got 0")
-        if self.method in ("plain", "given-map", "scratch") and self.target is not None:
-            raise SparsityError(f"method {self.method} makes no zeros, and cannot reach a target of {self.target:g}")
-        if not cuts and self.retrain_epochs is not None:
-            raise SparsityError(f"retrain_epochs is for slimming and torch-pruning; {self.method} trains once")
-        if not cuts and self.target_macs is not None:
-            raise SparsityError(f"target_macs is for slimming and torch-pruning, not for {self.method}; aim by target")
-        if (self.method == "scratch") != (self.like is not None):
-            raise SparsityError("method scratch and like=FILE, the compact file to imitate, belong together")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -233,6 +159,7 @@ class Recipe:
             for entry in fields(part):
                 _check_choice(entry.name, getattr(part, entry.name), get_type_hints(type(part))[entry.name])
             part.check()
+        check_method(self.sparsifying)
         self._check_lambda()
         if self.batch_size % self.optimisation.accumulate:
             raise SparsityError(

@@ -6,18 +6,18 @@ import torch
 from torch import Tensor, nn
 
 from diffsparse.data.dataset import DataSet
-from diffsparse.methods.method import Method
+from diffsparse.methods import Method
 from diffsparse.training.config import Recipe
 from diffsparse.training.folder import RunFolder
 from diffsparse.training.interrupt import Interrupt
 from diffsparse.training.log import Log
-from diffsparse.training.objective import Objective
 from diffsparse.training.processes import Processes
+from diffsparse.training.task import Objective
 from diffsparse.training.watcher import Watcher
 
 
 @dataclass(frozen=True, kw_only=True)
-class Setting:
+class RunContext:
     """What all phases of a run share."""
 
     recipe: Recipe

@@ -1,4 +1,4 @@
-"""A loss that is no longer a number, or far too large: where it came from."""
+"""A loss that is NaN, infinite or far too large: where it came from."""
 
 import torch
 from torch import Tensor, nn
@@ -10,12 +10,12 @@ EXPLODED = 1e4
 
 
 class DivergenceError(SparsityError):
-    """Training left the numbers; the message names the epoch, the layer and the last good checkpoint."""
+    """Training diverged to NaN or infinity; the message names the epoch, the layer and the last good checkpoint."""
 
 
-def blame(model: nn.Module, inputs: Tensor) -> str:
-    """The layer in which numbers go wrong on `inputs`: the first with an output or a parameter that is not finite,
-    else the one with the largest output."""
+def find_divergence(model: nn.Module, inputs: Tensor) -> str:
+    """The layer that diverges on `inputs`: the first with an output or a parameter that is not finite, else the one
+    with the largest output."""
     found: list[str] = []
     sizes: dict[str, float] = {}
     names = {module: name for name, module in model.named_modules()}
@@ -34,7 +34,7 @@ def blame(model: nn.Module, inputs: Tensor) -> str:
     finally:
         for handle in handles:
             handle.remove()
-    if (name := broken_parameter(model)) is not None:
+    if (name := non_finite_parameter(model)) is not None:
         return f"parameter '{name}' is not finite"
     if found:
         return f"the output of layer '{found[0]}' is not finite"
@@ -42,7 +42,7 @@ def blame(model: nn.Module, inputs: Tensor) -> str:
     return f"the largest output, {sizes.get(largest, 0):.3g}, is that of layer '{largest}'"
 
 
-def broken_parameter(model: nn.Module) -> str | None:
+def non_finite_parameter(model: nn.Module) -> str | None:
     """Name of the first parameter that is not finite; None if all are."""
     broken = (name for name, parameter in model.named_parameters() if not bool(torch.isfinite(parameter).all()))
     return next(broken, None)

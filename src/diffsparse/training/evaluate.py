@@ -1,17 +1,11 @@
-"""How good a model is, and what it would cost if it were compacted now."""
-
-import warnings
+"""How good a model is."""
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from diffsparse.compaction import compact
 from diffsparse.data.part import Part
-from diffsparse.errors import SparsityError, SparsityWarning
-from diffsparse.training.objective import Objective
 from diffsparse.training.processes import Processes
-from diffsparse.wiring import wiring_cost
-from diffsparse.wiring.report import learned_wiring
+from diffsparse.training.task import Objective
 
 
 @torch.no_grad()
@@ -27,16 +21,3 @@ def evaluate(
         total = total + objective.sums(model(inputs), targets)
     model.train(training)
     return objective.figures(processes.added(total))
-
-
-def live_macs(model: nn.Module, example: Tensor) -> int | None:
-    """MACs of one input through the compact form of `model`, or the live graph if it is wired; None if it has none."""
-    graph = learned_wiring(model)
-    if graph is not None:
-        return wiring_cost(graph, example.shape[-1], recursive=True).mult_adds
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", SparsityWarning)
-        try:
-            return compact(model, example).after.macs
-        except SparsityError:
-            return None

@@ -13,19 +13,18 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from diffsparse.checkpoint import load, save
-from diffsparse.methods.shrinking import Shrinking
-from diffsparse.training.aim import LOOKS_AN_EPOCH, Aim
 from diffsparse.training.average import MovingAverage
-from diffsparse.training.context import Phase, Setting
-from diffsparse.training.divergence import EXPLODED, DivergenceError, blame, broken_parameter
-from diffsparse.training.evaluate import evaluate, live_macs
+from diffsparse.training.context import Phase, RunContext
+from diffsparse.training.divergence import EXPLODED, DivergenceError, find_divergence, non_finite_parameter
+from diffsparse.training.evaluate import evaluate
 from diffsparse.training.learning_rate import LearningRate
 from diffsparse.training.optimizer import make_optimizer
 from diffsparse.training.snapshot import Progress, Snapshot, Trained
-from diffsparse.wiring.methods import wired_stages
 
 CHECK_EVERY = 20
 """Steps between looks at the loss and, with several processes, at signals; each look waits for the device."""
+LOOKS_PER_EPOCH = 50
+"""How often the strength controller is told the share of zeros."""
 
 
 class StoppedError(Exception):
@@ -40,15 +39,16 @@ class StoppedError(Exception):
 class Trainer:
     """Trains the model of one phase; `run()` returns it, or its moving average."""
 
-    def __init__(self, phase: Phase, setting: Setting) -> None:
-        self.phase, self.setting = phase, setting
-        recipe, processes = setting.recipe, setting.processes
+    def __init__(self, phase: Phase, context: RunContext) -> None:
+        self.phase, self.context = phase, context
+        recipe, processes = context.recipe, context.processes
         self.settings = recipe.optimisation
-        self.steps = len(setting.data.train) // recipe.batch_size
+        self.steps = len(context.data.train) // recipe.batch_size
         self.rate = LearningRate(settings=self.settings, epochs=phase.epochs, steps=self.steps)
         self.optimizer = make_optimizer(phase.model, self.settings)
         self.regulariser = phase.method.regulariser(phase.model, self.optimizer)
-        self.aim = Aim(recipe.sparsifying, phase.epochs, settles=isinstance(self.regulariser, Shrinking))
+        keeps_zeros = self.regulariser is not None and self.regulariser.keeps_zeros
+        self.controller = phase.method.controller(recipe.sparsifying, phase.epochs, keeps_zeros=keeps_zeros)
         self.average = None if self.settings.ema is None else MovingAverage(phase.model, self.settings.ema)
         half = recipe.hardware.precision == "float16"
         self.scaler = torch.amp.GradScaler(processes.device.type, enabled=half)
@@ -67,15 +67,15 @@ class Trainer:
         """Go on where `snapshot` was taken."""
         snapshot.restore(self._trained())
         self.progress = snapshot.progress
-        self.aim.factor, self.aim.share = self.progress.strength_factor, self.progress.strength_share
-        if self.aim.settled and isinstance(self.regulariser, Shrinking):
-            self.regulariser.settle()
+        self.controller.load_state_dict(self.progress.controller)
+        if self.regulariser is not None:
+            self.regulariser.load_state_dict(self.progress.regulariser)
         if self.average is not None:
             self.average.updates = self.progress.average_updates
 
     def run(self) -> nn.Module:
-        """Train to the end; raises StoppedError after a signal and DivergenceError when numbers are lost."""
-        progress, watcher = self.progress, self.setting.watcher
+        """Train to the end; raises StoppedError after a signal and DivergenceError if training diverges."""
+        progress, watcher = self.progress, self.context.watcher
         done = progress.epoch * self.steps + progress.step
         watcher.phase_began(self.phase.name, epochs=self.phase.epochs, steps=self.steps, done=done)
         try:
@@ -87,39 +87,39 @@ class Trainer:
         watcher.phase_over()
         if progress.best is None:
             return self.result
-        self.setting.processes.wait()
+        self.context.processes.wait()
         return load(self._best, self.result)
 
     @property
     def _best(self) -> Path:
-        return self.setting.folder.file(f"{self.phase.name}-best.safetensors")
+        return self.context.folder.file(f"{self.phase.name}-best.safetensors")
 
     def _epoch(self) -> None:
-        progress, recipe = self.progress, self.setting.recipe
-        batches = self.setting.data.train.shuffled(
+        progress, recipe = self.progress, self.context.recipe
+        batches = self.context.data.train.shuffled(
             recipe.batch_size,
             seed=recipe.seed,
             epoch=progress.epoch,
-            share=self.setting.processes.share,
+            share=self.context.processes.share,
             skip=progress.step,
         )
         self.phase.model.train()
-        device = self.setting.processes.device
+        device = self.context.processes.device
         sums = torch.tensor(progress.sums, dtype=torch.double, device=device) if progress.sums else None
         began = time.perf_counter()
         with contextlib.closing(_closable(batches)) as stream:
             for inputs, targets in stream:
-                inputs, targets = self.setting.placed(inputs), targets.to(device, non_blocking=True)
+                inputs, targets = self.context.placed(inputs), targets.to(device, non_blocking=True)
                 added = self._step(inputs, targets)
                 sums = added if sums is None else sums + added
                 progress.step += 1
-                self.setting.watcher.step_done()
+                self.context.watcher.step_done()
                 if progress.step < self.steps and self._must_stop():
                     progress.sums = sums.tolist()
                     progress.seconds += time.perf_counter() - began
                     self._check_weights()
                     self._snapshot()
-                    raise StoppedError(self.setting.interrupt.signal)
+                    raise StoppedError(self.context.interrupt.signal)
         assert sums is not None, "an epoch has at least one step"
         progress.seconds += time.perf_counter() - began
         self._close_epoch(sums)
@@ -128,13 +128,11 @@ class Trainer:
         """One update of the weights; returns what `objective.sums` says of the batch."""
         position = self.progress.epoch * self.steps + self.progress.step
         # randomness inside the model (dropout) follows from the position, as the data does: nothing to keep or restore
-        processes = self.setting.processes
-        seed_generators(processes.device, step_seed(self.setting.recipe.seed, position, processes.rank))
+        processes = self.context.processes
+        seed_generators(processes.device, step_seed(self.context.recipe.seed, position, processes.rank))
         for group in self.optimizer.param_groups:
             group["lr"] = self.rate.at(position) * (self.settings.gate_rate if group["name"] == "gates" else 1.0)
-        if self.regulariser is not None:
-            self.regulariser.strength = self.aim.strength(position / self.steps)
-        self._settle_if_over(position / self.steps)
+        self._set_strength(position / self.steps)
         pieces = self.settings.accumulate
         parts = list(zip(inputs.chunk(pieces), targets.chunk(pieces), strict=True))
         sums = [self._backward(*part, len(parts), last=index == len(parts) - 1) for index, part in enumerate(parts)]
@@ -164,10 +162,10 @@ class Trainer:
         return self.phase.objective.sums(outputs.detach(), targets)
 
     def _autocast(self) -> AbstractContextManager[Any]:
-        precision = self.setting.recipe.hardware.precision
+        precision = self.context.recipe.hardware.precision
         if precision == "float32":
             return contextlib.nullcontext()
-        return torch.autocast(self.setting.processes.device.type, dtype=getattr(torch, precision))
+        return torch.autocast(self.context.processes.device.type, dtype=getattr(torch, precision))
 
     def _unsynced(self, wanted: bool) -> AbstractContextManager[Any]:
         wrapper = getattr(self.forward, "_orig_mod", self.forward)
@@ -175,28 +173,30 @@ class Trainer:
             wrapper.no_sync() if wanted and isinstance(wrapper, DistributedDataParallel) else contextlib.nullcontext()
         )
 
-    def _settle_if_over(self, epoch: float) -> None:
-        if isinstance(self.regulariser, Shrinking) and not self.regulariser.settled and self.aim.over(epoch):
+    def _set_strength(self, epoch: float) -> None:
+        if self.regulariser is None:
+            return
+        self.controller.observe(epoch)
+        if self.controller.over and not self.regulariser.settled:
             self.regulariser.settle()
+        self.regulariser.strength = 0.0 if self.regulariser.settled else self.controller.strength
 
     def _look_at_zeros(self) -> None:
-        if self.aim.settings.target is None or self.regulariser is None or self.phase.method.cuts:
+        if self.regulariser is None or self.regulariser.settled or not self.controller.steers:
             return
-        if isinstance(self.regulariser, Shrinking) and self.regulariser.settled:
-            self.aim.settle()
-        step, every = self.progress.step + 1, max(1, self.steps // LOOKS_AN_EPOCH)
+        step, every = self.progress.step + 1, max(1, self.steps // LOOKS_PER_EPOCH)
         if step % every == 0:
             zeros = self.phase.method.zeros(self.phase.model).fraction
-            self.aim.look(self.progress.epoch + step / self.steps, zeros, passed=every / self.steps)
+            self.controller.observe(self.progress.epoch + step / self.steps, zeros, passed=every / self.steps)
 
     def _must_stop(self) -> bool:
-        processes = self.setting.processes
+        processes = self.context.processes
         look = processes.world == 1 or self.progress.step % CHECK_EVERY == 0
-        return processes.agreed(self.setting.interrupt.asked) if look else False
+        return processes.any_rank(self.context.interrupt.asked) if look else False
 
     def _looks(self) -> bool:
         """Whether this step looks at the loss: where that costs no waiting always."""
-        processes, step = self.setting.processes, self.progress.step + 1
+        processes, step = self.context.processes, self.progress.step + 1
         free = processes.world == 1 and processes.device.type == "cpu"
         return free or step % CHECK_EVERY == 0 or step == self.steps
 
@@ -206,24 +206,28 @@ class Trainer:
         loss = float(mean)
         first = self.progress.first_loss
         wrong = not loss < float("inf") or (first is not None and loss > EXPLODED * (first + 1))
-        if self.setting.processes.agreed(wrong):
-            raise self._diverged(f"the loss is {loss:.4g}", self.progress.step + 1, blame(self.phase.model, inputs))
+        if self.context.processes.any_rank(wrong):
+            raise self._diverged(
+                f"the loss is {loss:.4g}", self.progress.step + 1, find_divergence(self.phase.model, inputs)
+            )
         if first is None:
             self.progress.first_loss = loss
 
     def _check_weights(self) -> None:
-        """A checkpoint with numbers that are lost would be no good to go on from."""
-        if (name := broken_parameter(self.phase.model)) is not None:
-            raise self._diverged("the weights are lost", self.progress.step, f"parameter '{name}' is not finite")
+        """A checkpoint with NaN or infinity would be no good to go on from."""
+        if (name := non_finite_parameter(self.phase.model)) is not None:
+            raise self._diverged(
+                "the weights are no longer finite", self.progress.step, f"parameter '{name}' is not finite"
+            )
 
-    def _diverged(self, what: str, step: int, where: str) -> DivergenceError:
+    def _diverged(self, problem: str, step: int, where: str) -> DivergenceError:
         return DivergenceError(
-            f"{what} in epoch {self.progress.epoch + 1}, step {step}: {where}; "
-            f"{self.setting.folder.last_good()}. A smaller learning rate, a warm-up or clip may help"
+            f"{problem} in epoch {self.progress.epoch + 1}, step {step}: {where}; "
+            f"{self.context.folder.last_good()}. A smaller learning rate, a warm-up or clip may help"
         )
 
     def _close_epoch(self, sums: Tensor) -> None:
-        progress, processes, data = self.progress, self.setting.processes, self.setting.data
+        progress, processes, data = self.progress, self.context.processes, self.context.data
         self._check_weights()
         processes.share_buffers(self.phase.model)
         progress.epoch, progress.step, progress.sums = progress.epoch + 1, 0, []
@@ -233,44 +237,44 @@ class Trainer:
         parts = {"validation": data.validation, "test": data.test}
         for name, part in parts.items():
             if part is not None:
-                scores = evaluate(self.result, part, self.phase.objective, self.setting.recipe.batch_size, processes)
+                scores = evaluate(self.result, part, self.phase.objective, self.context.recipe.batch_size, processes)
                 record |= {f"{name}_{key}": value for key, value in scores.items()}
         zeros = self.phase.method.zeros(self.result)
         record |= {"learning_rate": self.optimizer.param_groups[0]["lr"], "zeros": zeros.fraction}
         self._keep_best(record)
-        if wired_stages(self.result):
-            record["edges"] = zeros.total - zeros.zero
+        record |= self.phase.method.figures(self.result)
         if self.regulariser is not None:
             record["strength"] = self.regulariser.strength
         if processes.first and self.phase.objective.shows_macs:
-            record["macs"] = live_macs(self.result, self.setting.example())
+            record["macs"] = self.phase.method.live_macs(self.result, self.context.example())
         record["seconds"] = progress.seconds
         if processes.first:
-            self.setting.log.add(record)
+            self.context.log.add(record)
         self._snapshot()
-        self.setting.watcher.epoch_done(record)
-        if progress.epoch < self.phase.epochs and processes.agreed(self.setting.interrupt.asked):
-            raise StoppedError(self.setting.interrupt.signal)
+        self.context.watcher.epoch_done(record)
+        if progress.epoch < self.phase.epochs and processes.any_rank(self.context.interrupt.asked):
+            raise StoppedError(self.context.interrupt.signal)
 
     def _keep_best(self, record: dict[str, Any]) -> None:
         """Where there is a validation part, the model that does best on it is the one that counts: of all, or of those
         that have as many zeros as are aimed at."""
-        objective, steered = self.phase.objective, self.regulariser is not None and not self.phase.method.cuts
+        objective = self.phase.objective
         value = record.get(f"validation_{objective.headline}")
-        if value is None or (steered and not self.aim.near(record["zeros"])):
+        if value is None or (self.regulariser is not None and not self.controller.reached(record["zeros"])):
             return
         best = self.progress.best
         if best is None or (value > best if objective.higher_is_better else value < best):
             self.progress.best = value
-            if self.setting.processes.first:
+            if self.context.processes.first:
                 save(self.result, self._best)
 
     def _snapshot(self) -> None:
         progress = self.progress
-        progress.strength_factor, progress.strength_share = self.aim.factor, self.aim.share
+        progress.controller = self.controller.state_dict()
+        progress.regulariser = {} if self.regulariser is None else self.regulariser.state_dict()
         progress.average_updates = 0 if self.average is None else self.average.updates
-        if self.setting.processes.first:
-            self.setting.folder.write_snapshot(self._trained(), progress, self.phase.name, self.phase.number)
+        if self.context.processes.first:
+            self.context.folder.write_snapshot(self._trained(), progress, self.phase.name, self.phase.number)
 
     def _trained(self) -> Trained:
         average = None if self.average is None else self.average.model

@@ -45,7 +45,7 @@ class Processes:
             dist.all_reduce(sums)
         return sums
 
-    def agreed(self, flag: bool) -> bool:
+    def any_rank(self, flag: bool) -> bool:
         """Whether any process raised its flag."""
         if self.world == 1:
             return flag

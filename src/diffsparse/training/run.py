@@ -16,27 +16,21 @@ from diffsparse.data.dataset import DataSet
 from diffsparse.errors import SparsityError
 from diffsparse.files import write_json, write_text
 from diffsparse.gating import Count
-from diffsparse.measuring import Measurement, measure
-from diffsparse.methods import Method
-from diffsparse.traffic.data import TrafficDataSet
-from diffsparse.traffic.objective import Forecast
-from diffsparse.traffic.report import draw_learned_graph, graph_figures, learned_graph, write_graph
-from diffsparse.training.aim import NEAR
-from diffsparse.training.build import build_model, check_forecast
-from diffsparse.training.config import Recipe, Sparsifying
-from diffsparse.training.context import Phase, Setting
+from diffsparse.measuring import measure
+from diffsparse.methods import Method, Sparsifying, choose_method
+from diffsparse.training.build import build_model
+from diffsparse.training.config import Recipe
+from diffsparse.training.context import Phase, RunContext
 from diffsparse.training.environment import environment
 from diffsparse.training.evaluate import evaluate
 from diffsparse.training.folder import RunFolder
 from diffsparse.training.interrupt import Interrupt
 from diffsparse.training.log import Log
 from diffsparse.training.loop import Trainer
-from diffsparse.training.methods import NO_STRENGTH, choose_method
-from diffsparse.training.objective import Classification, Objective
 from diffsparse.training.processes import Processes, joined
+from diffsparse.training.report import REPORTS
+from diffsparse.training.task import TASKS, Objective
 from diffsparse.training.watcher import Watcher
-from diffsparse.wiring.methods import wired_stages
-from diffsparse.wiring.report import draw_learned_wiring, learned_wiring, wiring_figures
 
 TRAINED = "trained.safetensors"
 COMPACT = "compact.safetensors"
@@ -58,12 +52,11 @@ def train(
         output: a folder that does not exist or is empty, or that of the run to resume. With several processes all
             must see it.
         resume: go on from the newest whole checkpoint in `output`; starts anew if there is none.
-        tensorboard: write for TensorBoard too.
+        tensorboard: write for TensorBoard as well.
         watcher: is told of every step and epoch.
 
     The folder holds config.toml, log.jsonl, checkpoints/, trained.safetensors (with gates, where the method has any),
-    compact.safetensors, plan.json and result.json; of a learned graph also graph.csv and its pictures, graph and roads,
-    of a wired network its picture, wiring, as SVG and PNG.
+    compact.safetensors, plan.json and result.json, and what reports of features add.
 
     Raises:
         SparsityError: bad input, a loss that diverged, a disk that is full.
@@ -82,7 +75,7 @@ def train(
             raise SparsityError(
                 f"a batch of {recipe.batch_size} is more than the {len(data.train)} inputs of {data.name} to train on"
             )
-        setting = Setting(
+        context = RunContext(
             recipe=recipe,
             data=data,
             processes=processes,
@@ -91,7 +84,7 @@ def train(
             watcher=watcher if watcher is not None and processes.first else Watcher(),
             interrupt=interrupt,
         )
-        return _Run(setting, resume).go()
+        return _Run(context, resume).go()
 
 
 def _data(recipe: Recipe, processes: Processes) -> DataSet:
@@ -102,7 +95,7 @@ def _data(recipe: Recipe, processes: Processes) -> DataSet:
             data = _opened(recipe)
         except SparsityError as error:
             problem = error
-    if processes.agreed(problem is not None):
+    if processes.any_rank(problem is not None):
         raise problem or SparsityError(f"the first process cannot open {recipe.data}")
     return _opened(recipe) if data is None else data
 
@@ -117,177 +110,161 @@ def _opened(recipe: Recipe) -> DataSet:
     )
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Trained:
+    """What training has left."""
+
+    model: nn.Module
+    """The network as it was trained, with gates where the method has any."""
+    small: nn.Module
+    """The smaller network."""
+    compacted: Compacted[nn.Module] | None
+    """How it follows from the user's class; None if another library cut it."""
+    zeros: Count
+    """What became zero, or was cut."""
+
+
 @dataclass(frozen=True)
 class _Run:
-    setting: Setting
+    context: RunContext
     resume: bool
 
     def go(self) -> dict[str, Any]:
         began = time.perf_counter()
-        setting, recipe = self.setting, self.setting.recipe
-        if isinstance(setting.data, TrafficDataSet):
-            check_forecast(recipe)
+        context, recipe = self.context, self.context.recipe
+        task = TASKS.find(context.data.task)
+        task.check(recipe)
         fresh = self._fresh(recipe.model, recipe.arguments)
-        method = choose_method(recipe.sparsifying, wired=bool(wired_stages(fresh)))
-        plain = measure(fresh, setting.example(), latency=False)
+        method = choose_method(recipe.sparsifying, fresh)
+        plain = measure(fresh, context.example(), latency=False)
         model = self._converted(method.prepare(fresh))
         self._begin(needed=12 * plain.bytes)
-        objective = self._objective()
-        model = self._phase("train", model, method, objective, recipe.epochs)
-        zeros = method.zeros(model)
-        self._say_what_is_missing(method, zeros)
-        compacted: Compacted[nn.Module] | None
-        if method.cuts:
-            cut = method.cut(model, setting.example())
-            zeros = cut.removed
-            epochs = recipe.sparsifying.retrain_epochs
-            small = self._phase("retrain", cut.model, Method(), objective, recipe.epochs if epochs is None else epochs)
-            compacted = None if cut.compacted is None else dataclasses.replace(cut.compacted, model=small)
-        else:
-            compacted = method.compacted(model.eval(), fresh, setting.example())
-            small = compacted.model
-        figures = {
-            "trained": self._figures(model, objective),
-            "compact": self._figures(small, objective),
-        }
+        objective = task.objective(recipe, self._teacher())
+        trained = self._trained(method, model, fresh, objective)
+        after = measure(trained.small, context.example(), latency=False)
+        compacted = trained.compacted
         result = {
             "command": "diffsparse train",
             "config": recipe.as_dict(),
-            "environment": environment() | {"processes": setting.processes.world},
-            "figures": figures,
-            "zeros": dataclasses.asdict(zeros) | {"fraction": zeros.fraction},
-            "cost": self._costs(plain, small),
+            "environment": environment() | {"processes": context.processes.world},
+            "figures": {
+                "trained": self._figures(trained.model, objective),
+                "compact": self._figures(trained.small, objective),
+            },
+            "zeros": dataclasses.asdict(trained.zeros) | {"fraction": trained.zeros.fraction},
+            "cost": {
+                name: {"macs": cost.macs, "params": cost.params, "bytes": cost.bytes}
+                for name, cost in {"plain": plain, "compact": after}.items()
+            },
             "max_difference": None if compacted is None or method.cuts else compacted.max_difference,
             "seconds": time.perf_counter() - began,
-            "training_seconds": self._training_seconds(),
+            "training_seconds": {record["phase"]: record["seconds"] for record in context.log.records()},
         }
-        graph = learned_graph(model)
-        if graph is not None:
-            result["graph"] = graph_figures(graph, setting.data)
-        wiring = learned_wiring(model)
-        if wiring is None and wired_stages(model):
-            setting.watcher.say(
-                "MACs and parameters are those of dense layers: to count the graph, a wired network needs a "
-                "convolution 'stem', a sequence 'stages' of WiredStages and a linear 'classifier'"
-            )
-        if wiring is not None:
-            result["wiring"] = wiring_figures(wiring, size=setting.data.input_shape[-1])
-        if setting.processes.first:
-            self._write(compacted, small, result)
-            if graph is not None:
-                write_graph(graph, setting.data, setting.folder)
-                draw_learned_graph(graph, setting.data, setting.folder, setting.watcher)
-            if wiring is not None:
-                draw_learned_wiring(wiring, setting.folder, setting.watcher)
-        setting.processes.wait()
+        for name, report in REPORTS.items():
+            if (figures := report.figures(trained.model, context.data, context.watcher.say)) is not None:
+                result[name] = figures
+        if context.processes.first:
+            self._write(trained, result)
+        context.processes.wait()
         return result
 
+    def _trained(self, method: Method, model: nn.Module, fresh: nn.Module, objective: Objective) -> _Trained:
+        """Train, then cut and train again or compact, as the method says."""
+        recipe, example = self.context.recipe, self.context.example()
+        model = self._phase("train", model, method, objective, recipe.epochs)
+        zeros = method.zeros(model)
+        if shortfall := method.shortfall(zeros, recipe.sparsifying):
+            self.context.watcher.say(shortfall)
+        if not method.cuts:
+            compacted = method.compacted(model.eval(), fresh, example)
+            return _Trained(model=model, small=compacted.model, compacted=compacted, zeros=zeros)
+        cut = method.cut(model, example)
+        epochs = recipe.sparsifying.retrain_epochs
+        small = self._phase("retrain", cut.model, Method(), objective, recipe.epochs if epochs is None else epochs)
+        kept = None if cut.compacted is None else dataclasses.replace(cut.compacted, model=small)
+        return _Trained(model=model, small=small, compacted=kept, zeros=cut.removed)
+
     def _fresh(self, name: str, arguments: str) -> nn.Module:
-        setting = self.setting
-        method = setting.recipe.sparsifying.method
-        model = build_model(name, arguments, setting.data, setting.recipe.seed, method).to(setting.processes.device)
-        if setting.recipe.hardware.channels_last:
+        context, recipe = self.context, self.context.recipe
+        model = build_model(name, arguments, context.data, recipe.seed, recipe.sparsifying)
+        model = model.to(context.processes.device)
+        if recipe.hardware.channels_last:
             model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         return model
 
     def _converted(self, model: nn.Module) -> nn.Module:
-        model = model.to(self.setting.processes.device)
-        if self.setting.recipe.hardware.sync_batchnorm and self.setting.processes.world > 1:
+        processes = self.context.processes
+        model = model.to(processes.device)
+        if self.context.recipe.hardware.sync_batchnorm and processes.world > 1:
             model = nn.SyncBatchNorm.convert_sync_batchnorm(model)  # type: ignore[no-untyped-call]
             ordinary = any(isinstance(module, nn.SyncBatchNorm) for module in model.modules())
-            if ordinary and self.setting.processes.device.type == "cpu":
+            if ordinary and processes.device.type == "cpu":
                 raise SparsityError("sync_batchnorm of batch norms without gates needs GPUs; this runs on the CPU")
         return model
 
     def _begin(self, needed: int) -> None:
         """Make the folder and see that it can take what will be written, before any work."""
-        setting = self.setting
+        context = self.context
         problem = None
-        if setting.processes.first:
+        if context.processes.first:
             try:
-                setting.log.check()
-                setting.folder.begin(setting.recipe, self.resume, needed)
+                context.log.check()
+                context.folder.begin(context.recipe, self.resume, needed)
             except SparsityError as error:
                 problem = error
         # all processes end, not only the one that looked
-        if setting.processes.agreed(problem is not None):
-            raise problem or SparsityError(f"the first process cannot write to '{setting.folder.path}'")
+        if context.processes.any_rank(problem is not None):
+            raise problem or SparsityError(f"the first process cannot write to '{context.folder.path}'")
 
-    def _objective(self) -> Objective:
-        recipe, settings = self.setting.recipe, self.setting.recipe.distillation
-        if isinstance(self.setting.data, TrafficDataSet):
-            return Forecast()
-        smoothing = recipe.optimisation.label_smoothing
+    def _teacher(self) -> nn.Module | None:
+        """The network to learn from, trained first if that is asked for; None if there is none."""
+        recipe, settings = self.context.recipe, self.context.recipe.distillation
         if settings.teacher is None:
-            return Classification(label_smoothing=smoothing)
+            return None
         named = settings.teacher_model or recipe.model
         teacher = self._fresh(named, recipe.arguments if named == recipe.model else "{}")
         if settings.teacher == "train":
-            plain = choose_method(Sparsifying(method="plain"), wired=bool(wired_stages(teacher)))
-            epochs = settings.teacher_epochs or recipe.epochs
+            plain = choose_method(Sparsifying(method="plain"), teacher)
             teacher = self._converted(plain.prepare(teacher))
-            teacher = self._phase("teacher", teacher, plain, Classification(smoothing), epochs)
+            objective = TASKS.find(self.context.data.task).objective(recipe, None)
+            teacher = self._phase("teacher", teacher, plain, objective, settings.teacher_epochs or recipe.epochs)
         else:
             teacher = load(settings.teacher, teacher)
-        teacher = teacher.eval().requires_grad_(False)
-        return Classification(smoothing, teacher, settings.alpha, settings.temperature)
+        return teacher.eval().requires_grad_(False)
 
     def _phase(self, name: str, model: nn.Module, method: Method, objective: Objective, epochs: int) -> nn.Module:
         """Train `model`, or take it from where an earlier run has left it."""
-        setting = self.setting
+        context = self.context
         number, file = _PHASES[name]
-        if self.resume and file is not None and setting.folder.file(file).exists():
-            return load(setting.folder.file(file), model)
+        if self.resume and file is not None and context.folder.file(file).exists():
+            return load(context.folder.file(file), model)
         phase = Phase(name=name, number=number, model=model, method=method, objective=objective, epochs=epochs)
-        trainer = Trainer(phase, setting)
-        snapshot = setting.folder.newest_snapshot() if self.resume else None
+        trainer = Trainer(phase, context)
+        snapshot = context.folder.newest_snapshot() if self.resume else None
         if self.resume and snapshot is None:
-            setting.watcher.say(f"nothing to go on from in '{setting.folder.path}': begins anew")
+            context.watcher.say(f"'{context.folder.path}' holds no checkpoint: the run starts from the beginning")
         if snapshot is not None and snapshot.phase == name:
             trainer.restore(snapshot)
-            setting.watcher.say(f"going on from '{snapshot.path}'")
-        if setting.processes.first:
-            setting.log.forget_after(name, trainer.progress.epoch)
+            context.watcher.say(f"going on from '{snapshot.path}'")
+        if context.processes.first:
+            context.log.forget_after(name, trainer.progress.epoch)
         trained = trainer.run()
-        if file is not None and setting.processes.first:
-            save(trained, setting.folder.file(file))
+        if file is not None and context.processes.first:
+            save(trained, context.folder.file(file))
         return trained
 
-    def _say_what_is_missing(self, method: Method, zeros: Count) -> None:
-        """Fewer zeros than were asked for, or none, should not go unseen."""
-        settings = self.setting.recipe.sparsifying
-        if method.cuts or settings.method in NO_STRENGTH or settings.strength == 0:
-            return
-        if settings.target is not None and zeros.fraction < settings.target - NEAR:
-            self.setting.watcher.say(
-                f"{zeros.fraction:.1%} are zero, and the target was {settings.target:.1%}: it takes more epochs or "
-                "another strength"
-            )
-        elif zeros.zero == 0:
-            self.setting.watcher.say(
-                f"nothing has become zero: strength {settings.strength:g} is too small for a run of this length; "
-                "docs/strength.md says how to choose it"
-            )
-
     def _figures(self, model: nn.Module, objective: Objective) -> dict[str, float]:
-        setting = self.setting
-        return evaluate(model, setting.data.test, objective, setting.recipe.batch_size, setting.processes)
+        context = self.context
+        return evaluate(model, context.data.test, objective, context.recipe.batch_size, context.processes)
 
-    def _costs(self, plain: Measurement, small: nn.Module) -> dict[str, dict[str, int]]:
-        after = measure(small, self.setting.example(), latency=False)
-        return {
-            name: {"macs": cost.macs, "params": cost.params, "bytes": cost.bytes}
-            for name, cost in {"plain": plain, "compact": after}.items()
-        }
-
-    def _training_seconds(self) -> dict[str, float]:
-        return {record["phase"]: record["seconds"] for record in self.setting.log.records()}
-
-    def _write(self, compacted: Compacted[nn.Module] | None, small: nn.Module, result: dict[str, Any]) -> None:
-        folder = self.setting.folder
-        # what another library has cut has no plan: its file holds the numbers, not the way to its architecture
-        save(small if compacted is None else compacted, folder.file(COMPACT))
+    def _write(self, trained: _Trained, result: dict[str, Any]) -> None:
+        context, folder, compacted = self.context, self.context.folder, trained.compacted
+        # what another library has cut has no plan: its file holds the weights, not the way to its architecture
+        save(trained.small if compacted is None else compacted, folder.file(COMPACT))
         if compacted is not None:
             write_text(folder.file("plan.json"), compacted.plan.to_json() + "\n")
         result["cost"]["compact"]["file_bytes"] = folder.file(COMPACT).stat().st_size
         write_json(folder.result, result)
+        for name, report in REPORTS.items():
+            if name in result:
+                report.write(trained.model, context.data, folder.path, context.watcher.say)

@@ -16,7 +16,7 @@ from diffsparse.errors import CheckpointError
 from diffsparse.files import replacing
 
 FORMAT_NAME = "diffsparse-training"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 
 
 @dataclass
@@ -33,10 +33,10 @@ class Progress:
     """Time spent training."""
     first_loss: float | None = None
     """Loss at the start, to tell an explosion by."""
-    strength_factor: float = 1.0
-    """What steering has made of lambda."""
-    strength_share: float = 1.0
-    """How much of that is in force."""
+    controller: dict[str, Any] = field(default_factory=dict)
+    """State of the strength controller."""
+    regulariser: dict[str, Any] = field(default_factory=dict)
+    """State of what makes zeros."""
     average_updates: int = 0
     """Updates of the moving average."""
     best: float | None = None

@@ -5,7 +5,10 @@ import re
 from torch import nn
 
 from diffsparse.models.factory import MULTIPLIER, Family, register_family, width_multiplier
+from diffsparse.training.report import register_report
+from diffsparse.wiring import methods as methods
 from diffsparse.wiring.mobilenet import WiredMobileNet
+from diffsparse.wiring.report import WiringReport
 
 
 def _wired(match: re.Match[str], num_classes: int, in_channels: int) -> nn.Module:
@@ -27,3 +30,4 @@ register_family(
         examples=("wired-mobilenet", "wired-mobilenet-0.25", "wired-mobilenet-0.25-small"),
     )
 )
+register_report("wiring", WiringReport())

@@ -1,24 +1,23 @@
 """Ways of choosing the edges of a wired network, in the form the training loop wants."""
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from diffsparse.errors import SparsityError, require_number
 from diffsparse.gating import Count
-from diffsparse.methods.method import Method, Regulariser
-from diffsparse.methods.shrinking import Shrinking
-from diffsparse.penalties import L1, Penalty
-from diffsparse.penalties.norms import Norm
-from diffsparse.wiring import Differentiable, Edges, StageShape, WiredStage
-from diffsparse.wiring.rules import LargestEdges, PlainEdges, RandomEdges
-
-
-def wired_stages(model: nn.Module) -> list[WiredStage]:
-    """The wired stages of `model`, in its order; none if it is an ordinary network."""
-    return [module for module in model.modules() if isinstance(module, WiredStage)]
+from diffsparse.methods import Method, NetworkKind, Sparsifying, register_method
+from diffsparse.methods.gated import Gated, check_steering
+from diffsparse.methods.proximal import Proximal, named_norm
+from diffsparse.penalties import L1, Norm, Penalty, ProximalStep, Regulariser
+from diffsparse.wiring.costs import wiring_cost
+from diffsparse.wiring.edges import Edges, StageShape
+from diffsparse.wiring.report import learned_wiring
+from diffsparse.wiring.rules import Differentiable, LargestEdges, PlainEdges, RandomEdges
+from diffsparse.wiring.stage import wired_stages
 
 
 class Wired(Method):
@@ -46,6 +45,17 @@ class Wired(Method):
         matrices = [matrix for stage in wired_stages(model) for matrix in stage.edges()]
         return Count(zero=sum(int((m == 0).sum()) for m in matrices), total=sum(m.numel() for m in matrices))
 
+    def figures(self, model: nn.Module) -> dict[str, Any]:
+        zeros = self.zeros(model)
+        return {"edges": zeros.total - zeros.zero}
+
+    def live_macs(self, model: nn.Module, example: Tensor) -> int | None:
+        """MACs of the live graph; of the compact network where the stages are not a chain."""
+        graph = learned_wiring(model)
+        if graph is None:
+            return super().live_macs(model, example)
+        return wiring_cost(graph, example.shape[-1], recursive=True).mult_adds
+
 
 @dataclass(frozen=True, kw_only=True)
 class WiredGates(Wired):
@@ -57,6 +67,18 @@ class WiredGates(Wired):
     """The penalty's norm."""
     rgf: float | None = None
     """Rectified gradient flow, with which edges come back."""
+
+    # edges start at random
+    options = Gated.options - {"start"}
+
+    @classmethod
+    def check(cls, settings: Sparsifying) -> None:
+        super().check(settings)
+        check_steering(settings)
+
+    @classmethod
+    def from_settings(cls, settings: Sparsifying) -> Method:
+        return cls(strength=settings.strength, norm=settings.chosen_norm(), rgf=settings.rgf)
 
     def edges(self, shape: StageShape) -> Edges:
         return Differentiable(rgf=self.rgf).edges(shape)
@@ -76,38 +98,67 @@ class WiredProximal(Wired):
     target: float | None = None
     """Share of zero edges at which shrinking ends and zeros stay."""
 
+    options = Proximal.options
+
+    @classmethod
+    def check(cls, settings: Sparsifying) -> None:
+        super().check(settings)
+        check_steering(settings)
+
+    @classmethod
+    def from_settings(cls, settings: Sparsifying) -> Method:
+        return cls(strength=settings.strength, norm=named_norm(settings), target=settings.target)
+
     def regulariser(self, model: nn.Module, optimizer: Optimizer) -> Regulariser:
         weights = [weight for stage in wired_stages(model) for weight in stage.edges.weights()]
-        return Shrinking(optimizer, weights, self.norm, self.strength, self.target)
+        return ProximalStep(optimizer, weights, self.norm, self.strength, self.target)
 
 
 @dataclass(frozen=True, kw_only=True)
-class _WiredCount(Wired):
+class WiredCount(Wired):
     """Every stage has the same share of its usable edges, throughout."""
 
     target: float
     """Share of edges that are zero."""
 
+    options = frozenset({"target"})
+
     def __post_init__(self) -> None:
         require_number("target", self.target, low=0, high=1)
 
+    @classmethod
+    def check(cls, settings: Sparsifying) -> None:
+        super().check(settings)
+        if settings.target is None:
+            raise SparsityError(f"{settings.method} needs a target, the share of edges that are zero")
+
+    @classmethod
+    def from_settings(cls, settings: Sparsifying) -> Method:
+        assert settings.target is not None
+        return cls(target=settings.target)
+
 
 @dataclass(frozen=True, kw_only=True)
-class WiredLargest(_WiredCount):
+class WiredLargest(WiredCount):
     """Discovering Neural Wirings: in each pass the largest edges of a stage are there, so many that `target` are not.
 
     Every stage keeps the same share of its usable edges, and exactly so many throughout.
     """
 
     update: bool = True
-    """Whether the gradient flows to the edges that are not there, too."""
+    """Whether the gradient also flows to the edges that are not there."""
+
+    @classmethod
+    def from_settings(cls, settings: Sparsifying) -> Method:
+        assert settings.target is not None
+        return cls(target=settings.target, update=settings.method == "dnw")
 
     def edges(self, shape: StageShape) -> Edges:
         return LargestEdges(shape, kept_edges(shape, self.target), update=self.update)
 
 
 @dataclass(frozen=True, kw_only=True)
-class WiredRandom(_WiredCount):
+class WiredRandom(WiredCount):
     """A random graph that stays: every stage draws as many edges as `WiredLargest` would keep, and trains these."""
 
     def edges(self, shape: StageShape) -> Edges:
@@ -125,3 +176,14 @@ def kept_edges(shape: StageShape, target: float) -> int:
     if kept < 1:
         raise SparsityError(f"target={target:g} leaves none of the {shape.usable_edges} edges of a stage")
     return kept
+
+
+WIRED = NetworkKind("wired", lambda model: bool(wired_stages(model)))
+
+register_method("plain", Wired, WIRED)
+register_method("ds", WiredGates, WIRED)
+for _name in ("proximal-l1", "proximal-l12"):
+    register_method(_name, WiredProximal, WIRED)
+for _name in ("dnw", "dnw-no-update"):
+    register_method(_name, WiredLargest, WIRED)
+register_method("random", WiredRandom, WIRED)

@@ -126,3 +126,8 @@ def _convolution(matrix: Tensor) -> nn.Conv2d:
     conv = nn.Conv2d(inputs, outputs, 1, bias=False, device=matrix.device, dtype=matrix.dtype)
     conv.weight.copy_(matrix[:, :, None, None])
     return conv
+
+
+def wired_stages(model: nn.Module) -> list[WiredStage]:
+    """The wired stages of `model`, in its order; none if it is an ordinary network."""
+    return [module for module in model.modules() if isinstance(module, WiredStage)]

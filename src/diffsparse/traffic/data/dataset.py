@@ -17,6 +17,8 @@ HISTORY = 8
 class TrafficDataSet(DataSet):
     """A data set of speeds with the map of its nodes."""
 
+    task: str = "forecasting"
+
     adjacency: Tensor
     """(nodes, nodes) bool, the given map: True where two nodes are linked, never on the diagonal."""
     mean: float

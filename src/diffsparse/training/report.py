@@ -1,0 +1,63 @@
+"""What a feature adds to the results of a run: figures, files, columns of the table."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from diffsparse.data.dataset import DataSet
+from diffsparse.registry import Registry
+
+
+class RunReport(ABC):
+    """Asked about every trained model at the end of a run; most have nothing to say about most models."""
+
+    caption: str = ""
+    """A line under a table that has a run with this report."""
+
+    @abstractmethod
+    def figures(self, model: nn.Module, data: DataSet, say: Callable[[str], None]) -> dict[str, Any] | None:
+        """Plain data for result.json, under the name of the report; None if it is not about this model."""
+
+    def write(self, model: nn.Module, data: DataSet, folder: Path, say: Callable[[str], None]) -> None:  # noqa: B027
+        """Write files into the folder of the run; `say` prints a line for the user."""
+
+    def columns(self, result: dict[str, Any], cells: dict[str, str]) -> dict[str, str]:
+        """The cells of a table for a run with this report, from the usual ones."""
+        return cells
+
+
+REPORTS = Registry[RunReport]("report")
+
+
+def register_report(name: str, report: RunReport) -> None:
+    """Add a report; its figures are in result.json under `name`."""
+    REPORTS.add(name, report)
+
+
+def reports_in(result: dict[str, Any]) -> Iterator[tuple[str, RunReport]]:
+    """The reports that have figures in a result."""
+    return ((name, report) for name, report in REPORTS.items() if name in result)
+
+
+def cost_cells(now: Mapping[str, int], before: Mapping[str, int]) -> dict[str, str]:
+    """Cells for MACs and parameters, each with its share of what it was before."""
+    return {
+        heading: f"{short_number(now[key])} ({now[key] / before[key]:.0%})"
+        for heading, key in (("MACs", "macs"), ("params", "params"))
+    }
+
+
+def short_number(number: int) -> str:
+    """Three digits and a unit.
+
+    Example:
+        >>> short_number(763_520), short_number(1_050)
+        ('764k', '1.05k')
+    """
+    for unit, size in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if number >= size:
+            return f"{number / size:.3g}{unit}"
+    return str(number)
