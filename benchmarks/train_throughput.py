@@ -18,12 +18,12 @@ from diffsparse.data.tensor_part import TensorPart
 from diffsparse.methods import Gated, Method
 from diffsparse.models import create
 from diffsparse.training import Recipe, Watcher
-from diffsparse.training.context import Phase, Setting
+from diffsparse.training.classification import ClassificationObjective
+from diffsparse.training.context import Phase, RunContext
 from diffsparse.training.folder import RunFolder
 from diffsparse.training.interrupt import Interrupt
 from diffsparse.training.log import Log
 from diffsparse.training.loop import Trainer
-from diffsparse.training.objective import Classification
 from diffsparse.training.processes import Processes
 
 TARGET = 0.95
@@ -70,10 +70,10 @@ def trainer_epoch(model_name: str, images: Tensor, labels: Tensor, batch: int, g
         number=1,
         model=method.prepare(create(model_name)),
         method=method,
-        objective=Classification(),
+        objective=ClassificationObjective(),
         epochs=recipe.epochs,
     )
-    setting = Setting(
+    setting = RunContext(
         recipe=recipe,
         data=DataSet(name="synthetic", train=part, test=test, input_shape=(3, 32, 32), num_outputs=10),
         processes=Processes(device=torch.device("cpu")),

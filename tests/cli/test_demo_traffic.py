@@ -50,7 +50,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Finished:
     with contextlib.redirect_stdout(printed), pytest.MonkeyPatch.context() as patch:
         patch.setattr(RUN_MODULE, "open_data", lambda *_, **__: data)
         # to draw twelve pictures takes longer than all else
-        patch.setattr("diffsparse.traffic.report.save_picture", lambda path, _figure: path.touch())
+        patch.setattr("diffsparse.plot.picture.save_picture", lambda path, _figure: path.touch())
         main(["demo", "traffic", "--epochs", "2", "--output", str(folder)])
     rows = json.loads((folder / "demo.json").read_text())
     return Finished(folder=folder, printed=printed.getvalue(), rows=rows)

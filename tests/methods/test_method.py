@@ -5,8 +5,9 @@ from torch import nn
 import diffsparse as ds
 from diffsparse.gating.zeros import Count
 from diffsparse.methods import Method
-from diffsparse.methods.method import batch_norm_scales, batch_norms, channels, check_targets, require_scales
+from diffsparse.methods.scales import batch_norm_scales, batch_norms, channels, check_targets, require_scales
 from tests.methods.tiny import EXAMPLE, net
+from tests.training.examples import Net
 
 
 def test_plain_training_changes_nothing() -> None:
@@ -36,7 +37,7 @@ def test_only_ordinary_batch_norms_with_scales_count() -> None:
     assert batch_norms(model) == [shared]
     assert [scale is shared.weight for scale in batch_norm_scales(model)] == [True]
     assert channels(model) == 3
-    with pytest.raises(ds.SparsityError, match="slimming acts on scales of batch norms, of which Linear has none"):
+    with pytest.raises(ds.SparsityError, match="slimming acts on scales of batch norms, and Linear has none"):
         require_scales("slimming", nn.Linear(2, 2))
 
 
@@ -60,3 +61,20 @@ def test_compact_form_of_a_trained_model() -> None:
 def test_targets_that_make_no_sense(targets: tuple[float | None, float | None], message: str) -> None:
     with pytest.raises(ds.SparsityError, match=message):
         check_targets("slimming", *targets)
+
+
+def test_live_macs_are_those_of_the_compact_network() -> None:
+    model = ds.sparsify(Net(), start=0.5)
+    whole = Method().live_macs(model, torch.zeros(1, 1, 6, 6))
+    model.bn2.gate.alpha.detach()[:3] = 0
+    some = Method().live_macs(model, torch.zeros(1, 1, 6, 6))
+    assert whole is not None
+    assert some is not None
+    assert some < whole
+    assert some == ds.compact(model, torch.zeros(1, 1, 6, 6)).after.macs
+    assert model.training
+
+
+def test_live_macs_of_what_cannot_be_compacted_are_unknown() -> None:
+    # asked of something whose forward fails on the example
+    assert Method().live_macs(nn.Linear(3, 2), torch.zeros(1, 5)) is None

@@ -124,7 +124,7 @@ def test_refuses_mistakes() -> None:
     with pytest.raises(ds.SparsityError, match="strength must be"):
         Proximal(strength=-0.1)
     bare = nn.Linear(2, 2)
-    with pytest.raises(ds.SparsityError, match="a proximal step acts on scales of batch norms, of which Linear has"):
+    with pytest.raises(ds.SparsityError, match="a proximal step acts on scales of batch norms, and Linear has"):
         Proximal(strength=0.1).regulariser(bare, torch.optim.SGD(bare.parameters(), lr=0.1))
     model = net()
     with pytest.raises(ds.SparsityError, match="no closed-form proximal"):

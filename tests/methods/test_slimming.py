@@ -181,7 +181,7 @@ def test_refuses_mistakes() -> None:
         lambda: method.regulariser(bare, torch.optim.SGD(bare.parameters(), lr=0.1)),
         lambda: method.cut(bare, torch.zeros(1, 2)),
     ):
-        with pytest.raises(ds.SparsityError, match="of which Linear has none"):
+        with pytest.raises(ds.SparsityError, match="and Linear has none"):
             act()
     diverged = net()
     diverged.bn.weight.data[3] = math.nan

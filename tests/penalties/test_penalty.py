@@ -185,7 +185,7 @@ def test_follows_the_schedule_and_resumes():
     penalty, seen = make(), []
     for _ in range(5):
         seen.append(penalty().item())
-        if penalty.schedule.epoch == 2:
+        if penalty.controller.epoch == 2:
             saved = penalty.state_dict()
         penalty.step()
     assert seen == pytest.approx([2 * x for x in (0, 0, 0.875, 1, 1)])
@@ -211,7 +211,7 @@ def test_a_fixed_strength_stays_and_can_be_set():
     other = Penalty(SignedGate(4), strength=0.1)
     other.load_state_dict(penalty.state_dict())
     assert other.strength == 1
-    with pytest.raises(SparsityError, match="do not agree on having a schedule"):
+    with pytest.raises(SparsityError, match="the state of a FixedStrength is a dictionary of"):
         other.load_state_dict(Penalty(SignedGate(4), schedule=GradualStrength(0, 1, 0, 1)).state_dict())
 
 
@@ -233,10 +233,10 @@ def test_a_function_is_asked_about_gates_alone():
     assert list(penalty.gates) == ["1.gate"]
 
 
-@pytest.mark.parametrize("state", [{}, {"strength": 1}, None, {"strength": "x", "schedule": None}], ids=str)
+@pytest.mark.parametrize("state", [{}, {"strength": 1}, None, {"value": "x", "epoch": 0.0}], ids=str)
 def test_refuses_a_foreign_state(state):
     penalty = Penalty(SignedGate(4), strength=0.5)
-    with pytest.raises(SparsityError, match=r"a saved penalty is|strength must be"):
+    with pytest.raises(SparsityError, match=r"the state of a FixedStrength is|strength must be"):
         penalty.load_state_dict(state)
     assert penalty.strength == 0.5
 
@@ -245,7 +245,7 @@ def test_refuses_other_mistakes():
     gate = SignedGate(4)
     with pytest.raises(SparsityError, match=r"model must be a torch\.nn\.Module, got 'x'"):
         Penalty("x", strength=1)
-    with pytest.raises(SparsityError, match=r"schedule must be a GradualStrength, got 0\.1"):
+    with pytest.raises(SparsityError, match=r"schedule must be a controller such as GradualStrength, got 0\.1"):
         Penalty(gate, schedule=0.1)
     with pytest.raises(SparsityError, match=r"'SignedGate' has groups of 4"):
         Penalty(gate, GroupL21(groups=[[9]]), strength=1)

@@ -72,7 +72,7 @@ def test_state_is_a_copy():
 
 
 def test_refuses_a_foreign_state():
-    with pytest.raises(SparsityError, match="a saved ramp is a dictionary of"):
+    with pytest.raises(SparsityError, match="the state of a GradualStrength is a dictionary of"):
         GradualStrength(0, 1, 0, 1).load_state_dict({"epoch": 3})
 
 

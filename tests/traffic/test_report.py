@@ -9,9 +9,8 @@ import torch
 
 import diffsparse as ds
 from diffsparse.traffic.data import Speeds, TrafficDataSet, traffic_data
-from diffsparse.traffic.report import draw_learned_graph, graph_figures, learned_graph, write_graph
-from diffsparse.training import Distillation, Optimisation, Recipe, Sparsifying, Watcher, train
-from diffsparse.training.folder import RunFolder
+from diffsparse.traffic.report import graph_figures, learned_graph, write_graph
+from diffsparse.training import Distillation, Optimisation, Recipe, Sparsifying, train
 from tests.training.examples import RUN_MODULE, Net, small_data
 
 PICTURES = {"graph.svg", "graph.png", "roads.svg", "roads.png"}
@@ -28,21 +27,11 @@ def three_roads(*, one_way: bool = False, positions: torch.Tensor | None = None)
     return traffic_data("three", Speeds(values=values, names=("a", "b", "c")), road_map, positions=positions)
 
 
-class Told(Watcher):
-    """Keeps what is said."""
-
-    def __init__(self) -> None:
-        self.said: list[str] = []
-
-    def say(self, text: str) -> None:
-        self.said.append(text)
-
-
 def draw(tmp_path: Path, graph: torch.Tensor, data: Any) -> tuple[set[str], list[str]]:
-    """Names of the files that were written, and what was said."""
-    told = Told()
-    draw_learned_graph(graph, data, RunFolder(tmp_path), told)
-    return {path.name for path in tmp_path.iterdir()}, told.said
+    """Names of the pictures that were written, and what was said."""
+    said: list[str] = []
+    write_graph(graph, data, tmp_path, said.append)
+    return {path.name for path in tmp_path.iterdir()} - {"graph.csv"}, said
 
 
 @pytest.fixture
@@ -50,7 +39,7 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """Figures by the names of their files, instead of the files."""
     figures: dict[str, Any] = {}
     monkeypatch.setattr(
-        "diffsparse.traffic.report.save_picture", lambda path, figure: figures.update({path.name: figure})
+        "diffsparse.plot.picture.save_picture", lambda path, figure: figures.update({path.name: figure})
     )
     return figures
 
@@ -75,7 +64,7 @@ def test_figures_count_entries_and_links_in_each_direction(one_way: bool) -> Non
 
 
 def test_the_edge_list_has_the_names_of_the_nodes(tmp_path: Path) -> None:
-    write_graph(GRAPH, three_roads(), RunFolder(tmp_path))
+    draw(tmp_path, GRAPH, three_roads())
     with (tmp_path / "graph.csv").open() as file:
         rows = list(csv.reader(file))
     assert rows == [["source", "target", "weight"], ["a", "b", "0.5"], ["b", "b", "0.5"], ["a", "c", "1.0"]]

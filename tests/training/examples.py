@@ -15,12 +15,12 @@ from diffsparse.data.normalise import Normalisation
 from diffsparse.data.tensor_part import TensorPart
 from diffsparse.methods import Method
 from diffsparse.training import Recipe, StoppedError, Watcher, train
-from diffsparse.training.context import Phase, Setting
+from diffsparse.training.classification import ClassificationObjective
+from diffsparse.training.context import Phase, RunContext
 from diffsparse.training.folder import RunFolder
 from diffsparse.training.interrupt import Interrupt
 from diffsparse.training.log import Log
 from diffsparse.training.loop import Trainer
-from diffsparse.training.objective import Classification
 from diffsparse.training.processes import Processes
 from diffsparse.training.snapshot import Snapshot
 
@@ -89,11 +89,13 @@ def recipe(**changes: Any) -> Recipe:
 ALONE = Processes(device=torch.device("cpu"))
 
 
-def setting(folder: Path, its_recipe: Recipe, data: DataSet | None = None, processes: Processes = ALONE) -> Setting:
+def run_context(
+    folder: Path, its_recipe: Recipe, data: DataSet | None = None, processes: Processes = ALONE
+) -> RunContext:
     """What a `Trainer` needs."""
     path = RunFolder(folder)
     path.begin(its_recipe, resume=False, needed=0)
-    return Setting(
+    return RunContext(
         recipe=its_recipe,
         data=small_data() if data is None else data,
         processes=processes,
@@ -114,9 +116,14 @@ def trainer(
 ) -> Trainer:
     """A trainer of one phase, ready to run."""
     phase = Phase(
-        name="train", number=1, model=model, method=method, objective=Classification(), epochs=its_recipe.epochs
+        name="train",
+        number=1,
+        model=model,
+        method=method,
+        objective=ClassificationObjective(),
+        epochs=its_recipe.epochs,
     )
-    return Trainer(phase, setting(folder, its_recipe, data, processes))
+    return Trainer(phase, run_context(folder, its_recipe, data, processes))
 
 
 class Signals(Watcher):

@@ -3,6 +3,7 @@ import torch
 from torch import nn
 
 from diffsparse import SparsityError
+from diffsparse.methods import Sparsifying, choose_method
 from diffsparse.models import PreResNet
 from diffsparse.training.build import build_model
 from tests.training.examples import NET, Net, small_data
@@ -37,10 +38,11 @@ def test_weights_follow_from_the_seed_alone() -> None:
 
 
 def test_graphs_of_roads_need_roads() -> None:
-    with pytest.raises(SparsityError, match="traffic-gcn forecasts speeds on roads, which small does not hold"):
+    with pytest.raises(SparsityError, match="traffic-gcn forecasts speeds on roads: train it on traffic data"):
         build_model("traffic-gcn", "{}", small_data(), 0)
-    with pytest.raises(SparsityError, match="given-map is about the graph of traffic-gcn, which preresnet8 has not"):
-        build_model("preresnet8", "{}", small_data(), 0, "given-map")
+    net = build_model("preresnet8", "{}", small_data(), 0)
+    with pytest.raises(SparsityError, match="given-map is about the graph of traffic-gcn; PreResNet has none"):
+        choose_method(Sparsifying(method="given-map"), net).prepare(net)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from diffsparse import SparsityError
 from diffsparse.training import Distillation, Optimisation, Recipe, Sparsifying, distillation_loss, train
-from diffsparse.training.objective import Classification
+from diffsparse.training.classification import ClassificationObjective
 
 
 def logits(seed: int) -> Tensor:
@@ -65,7 +65,7 @@ def test_the_objective_mixes_labels_and_teacher() -> None:
     inputs, targets = torch.randn(5, 1, 6, 6), torch.tensor([0, 1, 2, 3, 0])
     teacher = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(36, 4))
     outputs = logits(0).float().requires_grad_()
-    objective = Classification(0.1, teacher, alpha=0.3, temperature=2.0)
+    objective = ClassificationObjective(0.1, teacher, alpha=0.3, temperature=2.0)
     loss = objective.loss(outputs, inputs, targets)
     soft = distillation_loss(outputs, teacher(inputs), 2.0)
     assert loss.item() == pytest.approx(

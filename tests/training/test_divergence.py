@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from diffsparse import SparsityError
 from diffsparse.methods import Method
 from diffsparse.training import DivergenceError, Optimisation
-from diffsparse.training.divergence import blame, broken_parameter
+from diffsparse.training.divergence import find_divergence, non_finite_parameter
 from diffsparse.training.snapshot import Snapshot
 from tests.training.examples import STEPS, Net, Smooth, recipe, trainer
 
@@ -38,7 +38,7 @@ def test_names_epoch_layer_and_last_checkpoint(tmp_path: Path) -> None:
     assert "the loss is nan in epoch 2, step 3: the output of layer 'layers.3' is not finite" in message
     assert f"the last checkpoint is '{tmp_path}/checkpoints/1-train-00001-0000000.safetensors'" in message
     # the weights of the last good step are still there
-    assert broken_parameter(its_trainer.phase.model) is None
+    assert non_finite_parameter(its_trainer.phase.model) is None
     assert isinstance(caught.value, SparsityError)
 
 
@@ -72,26 +72,27 @@ def test_weights_lost_by_the_last_update_of_an_epoch_get_no_checkpoint(step: int
     net.layers[3].weight.register_hook(lost)
     its_trainer = trainer(tmp_path, net, Method(), recipe(epochs=3))
     with pytest.raises(
-        DivergenceError, match=rf"weights are lost in epoch {step // STEPS}, step 6: parameter 'layers.3.weight' is not"
+        DivergenceError,
+        match=rf"weights are no longer finite in epoch {step // STEPS}, step 6: parameter 'layers.3.weight' is not",
     ):
         its_trainer.run()
-    for path in its_trainer.setting.folder.snapshots():
+    for path in its_trainer.context.folder.snapshots():
         assert all(bool(tensor.isfinite().all()) for tensor in Snapshot.read(path).tensors.values())
-    assert len(its_trainer.setting.log.records()) == step // STEPS - 1
+    assert len(its_trainer.context.log.records()) == step // STEPS - 1
 
 
-def test_blame_prefers_a_parameter_that_is_lost() -> None:
+def test_find_divergence_prefers_a_parameter_that_is_lost() -> None:
     net = Net()
     net.bn2.bias.detach()[3] = torch.nan
-    assert blame(net, torch.zeros(2, 1, 6, 6)) == "parameter 'bn2.bias' is not finite"
-    assert broken_parameter(net) == "bn2.bias"
+    assert find_divergence(net, torch.zeros(2, 1, 6, 6)) == "parameter 'bn2.bias' is not finite"
+    assert non_finite_parameter(net) == "bn2.bias"
 
 
-def test_blame_finds_the_first_layer_that_breaks_and_the_largest_otherwise() -> None:
+def test_find_divergence_finds_the_first_layer_that_breaks_and_the_largest_otherwise() -> None:
     net = nn.Sequential(nn.Linear(2, 2), nn.Identity(), nn.Linear(2, 2))
     nn.init.constant_(net[0].weight, 1e30)
     nn.init.constant_(net[2].weight, 1e30)
-    assert blame(net, torch.ones(1, 2)) == "the output of layer '2' is not finite"
+    assert find_divergence(net, torch.ones(1, 2)) == "the output of layer '2' is not finite"
     nn.init.constant_(net[2].weight, 1.0)
-    assert blame(net, torch.full((1, 2), 0.1)) == "the largest output, 4e+29, is that of layer '2'"
+    assert find_divergence(net, torch.full((1, 2), 0.1)) == "the largest output, 4e+29, is that of layer '2'"
     assert not any(module._forward_hooks for module in net.modules())

@@ -17,14 +17,15 @@ from diffsparse import L1, Penalty, parameter_groups, sparsify
 from diffsparse.compaction import compact
 from diffsparse.data import DataSet
 from diffsparse.gating import Count
-from diffsparse.methods import Gated, Method, Regulariser, Slimming
+from diffsparse.methods import Gated, Method, Slimming
+from diffsparse.penalties import Regulariser
 from diffsparse.training import Hardware, Optimisation, Recipe, Sparsifying
+from diffsparse.training.classification import ClassificationObjective
 from diffsparse.training.context import Phase
 from diffsparse.training.learning_rate import LearningRate
 from diffsparse.training.log import Log
 from diffsparse.training.loop import Trainer, step_seed
-from diffsparse.training.objective import Classification
-from tests.training.examples import STEPS, Net, Smooth, recipe, setting, small_data, trainer
+from tests.training.examples import STEPS, Net, Smooth, recipe, run_context, small_data, trainer
 
 
 def fresh(kind: type[nn.Module] = Net) -> nn.Module:
@@ -241,8 +242,8 @@ def test_the_best_is_looked_for_where_the_target_is_reached(tmp_path: Path) -> N
 def test_whole_phases_of_no_epochs_are_fine(tmp_path: Path) -> None:
     model = fresh()
     before = copy.deepcopy(model.state_dict())
-    phase = Phase(name="retrain", number=2, model=model, method=Method(), objective=Classification(), epochs=0)
-    assert Trainer(phase, setting(tmp_path, recipe())).run() is model
+    phase = Phase(name="retrain", number=2, model=model, method=Method(), objective=ClassificationObjective(), epochs=0)
+    assert Trainer(phase, run_context(tmp_path, recipe())).run() is model
     check_close(model.state_dict(), before)
 
 

@@ -16,7 +16,7 @@ from diffsparse.training import Hardware, Optimisation, Recipe, StoppedError
 from diffsparse.training.log import Log
 from diffsparse.training.processes import Processes, joined
 from tests.training.children import command, together
-from tests.training.examples import NET, Net, Smooth, recipe, setting, small_data, trainer
+from tests.training.examples import NET, Net, Smooth, recipe, run_context, small_data, trainer
 
 TWO_EPOCHS = recipe(epochs=2, optimisation=Optimisation(learning_rate=0.05))
 IN_PIECES = dataclasses.replace(TWO_EPOCHS, optimisation=Optimisation(learning_rate=0.05, accumulate=2, ema=0.9))
@@ -60,7 +60,7 @@ def state(folder: Path, name: str) -> dict[str, torch.Tensor]:
 
 def alone(tmp_path: Path, net: nn.Module, method: Any, its_recipe: Recipe) -> tuple[dict[str, Any], list[Any]]:
     its_trainer = trainer(tmp_path, net, method, its_recipe)
-    return its_trainer.run().state_dict(), its_trainer.setting.log.records()
+    return its_trainer.run().state_dict(), its_trainer.context.log.records()
 
 
 def check_close(found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> None:
@@ -142,7 +142,7 @@ def stop_rank(rank: int, folder: Path) -> None:
     with joined(Hardware()) as processes:
         its_trainer = trainer(folder / str(rank), gated_net(), Method(), TWO_EPOCHS, processes=processes)
         if rank == 1:
-            its_trainer.setting.interrupt.signal = signal.SIGINT
+            its_trainer.context.interrupt.signal = signal.SIGINT
         try:
             its_trainer.run()
         except StoppedError as stopped:
@@ -159,8 +159,8 @@ def test_alone_nothing_is_said() -> None:
     processes = Processes(device=torch.device("cpu"))
     sums = torch.ones(3)
     assert processes.added(sums) is sums
-    assert processes.agreed(True)
-    assert not processes.agreed(False)
+    assert processes.any_rank(True)
+    assert not processes.any_rank(False)
     net = Net()
     assert processes.together(net) is net
     processes.wait()
@@ -182,7 +182,7 @@ def test_a_device_that_is_not_there_is_named(name: str) -> None:
 
 
 def test_inputs_are_placed(tmp_path: Path) -> None:
-    its_setting = setting(tmp_path, recipe(hardware=Hardware(channels_last=True)))
+    its_setting = run_context(tmp_path, recipe(hardware=Hardware(channels_last=True)))
     images, _ = next(small_data().train.in_order(4))
     assert its_setting.placed(images.expand(4, 3, 6, 6)).is_contiguous(memory_format=torch.channels_last)
     assert its_setting.placed(torch.zeros(4, 7)).shape == (4, 7)

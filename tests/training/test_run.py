@@ -14,7 +14,8 @@ from torch import Tensor, nn
 
 import diffsparse
 from diffsparse import SparsityError, load
-from diffsparse.checkpoint import CheckpointError, save
+from diffsparse.checkpoint import save
+from diffsparse.errors import CheckpointError
 from diffsparse.training import (
     Distillation,
     Hardware,
@@ -24,11 +25,11 @@ from diffsparse.training import (
     StoppedError,
     Watcher,
     read_recipe,
-    run,
+    train,
 )
+from diffsparse.training.classification import ClassificationObjective
 from diffsparse.training.folder import RunFolder
 from diffsparse.training.log import Log
-from diffsparse.training.objective import Classification
 from tests.training.examples import CLASSES, RUN_MODULE, STEPS, Net, Signals, outcome, recipe, small_data
 
 pytestmark = pytest.mark.usefixtures("data")
@@ -46,7 +47,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, 
     folder = tmp_path_factory.mktemp("finished") / "run"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(RUN_MODULE, "open_data", lambda *_, **__: small_data())
-        return folder, run(SPARSE, folder)
+        return folder, train(SPARSE, folder)
 
 
 def test_what_is_in_the_folder(finished: tuple[Path, dict[str, Any]]) -> None:
@@ -95,9 +96,9 @@ def test_files_load_into_the_users_class(finished: tuple[Path, dict[str, Any]]) 
 
 def test_the_configuration_in_the_folder_repeats_the_run(finished: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
     folder, _ = finished
-    run(read_recipe(folder / "config.toml"), tmp_path)
+    train(read_recipe(folder / "config.toml"), tmp_path)
     assert outcome(tmp_path) == outcome(folder)
-    run(dataclasses.replace(SPARSE, seed=1), tmp_path / "other")
+    train(dataclasses.replace(SPARSE, seed=1), tmp_path / "other")
     assert outcome(tmp_path / "other")["files"] != outcome(folder)["files"]
 
 
@@ -113,7 +114,7 @@ def test_the_configuration_in_the_folder_repeats_the_run(finished: tuple[Path, d
     ids=lambda its_recipe: its_recipe.sparsifying.method,
 )
 def test_methods(its_recipe: Recipe, tmp_path: Path) -> None:
-    result = run(its_recipe, tmp_path)
+    result = train(its_recipe, tmp_path)
     phases = [record["phase"] for record in Log(path=tmp_path / "log.jsonl").records()]
     settings = its_recipe.sparsifying
     cuts = settings.method == "slimming"
@@ -128,15 +129,15 @@ def test_methods(its_recipe: Recipe, tmp_path: Path) -> None:
 
 def test_another_library_cuts(tmp_path: Path) -> None:
     pytest.importorskip("torch_pruning")
-    result = run(sparsified(method="torch-pruning", target=0.5), tmp_path)
+    result = train(sparsified(method="torch-pruning", target=0.5), tmp_path)
     assert result["cost"]["compact"]["macs"] < 0.7 * result["cost"]["plain"]["macs"]
     assert not (tmp_path / "plan.json").exists()
 
 
 def test_the_small_architecture_from_a_fresh_start(tmp_path: Path) -> None:
-    cut = run(sparsified(method="slimming", target=0.4, retrain_epochs=0), tmp_path / "cut")
+    cut = train(sparsified(method="slimming", target=0.4, retrain_epochs=0), tmp_path / "cut")
     like = tmp_path / "cut" / "compact.safetensors"
-    result = run(sparsified(method="scratch", like=like), tmp_path / "scratch")
+    result = train(sparsified(method="scratch", like=like), tmp_path / "scratch")
     assert result["cost"]["compact"]["macs"] == cut["cost"]["compact"]["macs"]
     small = load(tmp_path / "scratch" / "compact.safetensors", Net())
     assert not torch.equal(small.conv1.weight, load(like, Net()).conv1.weight)
@@ -148,7 +149,7 @@ def test_an_average_can_be_cut_and_trained_again(tmp_path: Path) -> None:
         optimisation=Optimisation(ema=0.9),
         sparsifying=Sparsifying(method="slimming", target=0.3, retrain_epochs=1),
     )
-    run(its_recipe, tmp_path)
+    train(its_recipe, tmp_path)
     assert [record["phase"] for record in Log(path=tmp_path / "log.jsonl").records()] == ["train", "retrain"]
 
 
@@ -166,29 +167,29 @@ class Tall(nn.Module):
 
 def test_a_teacher_from_a_file_and_one_trained_first(tmp_path: Path) -> None:
     trained_first = recipe(epochs=1, distillation=Distillation(teacher="train", teacher_epochs=2))
-    run(trained_first, tmp_path / "first")
+    train(trained_first, tmp_path / "first")
     assert [(r["phase"], r["epoch"]) for r in Log(path=tmp_path / "first" / "log.jsonl").records()] == [
         ("teacher", 1),
         ("teacher", 2),
         ("train", 1),
     ]
     file = tmp_path / "first" / "teacher.safetensors"
-    run(recipe(epochs=1, distillation=Distillation(teacher=str(file))), tmp_path / "file")
+    train(recipe(epochs=1, distillation=Distillation(teacher=str(file))), tmp_path / "file")
     both = [outcome(tmp_path / name)["files"]["trained.safetensors"] for name in ("first", "file")]
     assert both[0] == both[1]
-    run(recipe(epochs=1), tmp_path / "none")
+    train(recipe(epochs=1), tmp_path / "none")
     assert outcome(tmp_path / "none")["files"]["trained.safetensors"] != both[0]
 
 
 def test_a_teacher_of_another_architecture(tmp_path: Path) -> None:
     save(Tall(), tmp_path / "tall.safetensors")
     teacher = Distillation(teacher=str(tmp_path / "tall.safetensors"), teacher_model=f"{__name__}:Tall")
-    run(recipe(epochs=1, distillation=teacher), tmp_path / "run")
+    train(recipe(epochs=1, distillation=teacher), tmp_path / "run")
     with pytest.raises(CheckpointError, match=r"tall.safetensors.* does not fit this .*Net"):
-        run(recipe(epochs=1, distillation=dataclasses.replace(teacher, teacher_model=None)), tmp_path / "wrong")
+        train(recipe(epochs=1, distillation=dataclasses.replace(teacher, teacher_model=None)), tmp_path / "wrong")
     save(Tall(3), tmp_path / "tall.safetensors")
     with pytest.raises(CheckpointError, match=r"does not fit this .*Tall"):
-        run(recipe(epochs=1, distillation=teacher), tmp_path / "classes")
+        train(recipe(epochs=1, distillation=teacher), tmp_path / "classes")
 
 
 class Watching(Watcher):
@@ -200,7 +201,7 @@ class Watching(Watcher):
 
 def test_errors_of_a_watcher_pass(tmp_path: Path) -> None:
     with pytest.raises(ArithmeticError, match="mine"):
-        run(recipe(), tmp_path, watcher=Watching())
+        train(recipe(), tmp_path, watcher=Watching())
 
 
 @pytest.mark.parametrize("failing", [4, 7, 12, 17])
@@ -219,12 +220,12 @@ def test_a_disk_that_fills_up_leaves_a_run_that_can_go_on(
     with monkeypatch.context() as patch:
         patch.setattr("os.fsync", full)
         with pytest.raises(CheckpointError, match=r"cannot write '.*': No space left on device"):
-            run(recipe(), tmp_path / "run")
+            train(recipe(), tmp_path / "run")
     assert list((tmp_path / "run").rglob("*.tmp")) == []
     folder = RunFolder(tmp_path / "run")
     assert folder.snapshots() == [] or folder.newest_snapshot() is not None
-    run(recipe(), tmp_path / "run", resume=True)
-    run(recipe(), tmp_path / "whole")
+    train(recipe(), tmp_path / "run", resume=True)
+    train(recipe(), tmp_path / "whole")
     assert outcome(tmp_path / "run") == outcome(tmp_path / "whole")
 
 
@@ -242,7 +243,7 @@ def test_a_disk_that_fills_up_leaves_a_run_that_can_go_on(
 )
 def test_mistakes_are_found_before_anything_is_written(its_recipe: Recipe, message: str, tmp_path: Path) -> None:
     with pytest.raises(SparsityError, match=message):
-        run(its_recipe, tmp_path / "run")
+        train(its_recipe, tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
@@ -251,42 +252,42 @@ def test_a_missing_tensorboard_is_found_before_anything_is_written(
 ) -> None:
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
     with pytest.raises(SparsityError, match="TensorBoard is not installed"):
-        run(recipe(), tmp_path / "run", tensorboard=True)
+        train(recipe(), tmp_path / "run", tensorboard=True)
     assert not (tmp_path / "run").exists()
 
 
 def test_tensorboard_besides_the_log(tmp_path: Path) -> None:
     pytest.importorskip("tensorboard")
-    run(recipe(epochs=1), tmp_path, tensorboard=True)
+    train(recipe(epochs=1), tmp_path, tensorboard=True)
     assert len(list((tmp_path / "tensorboard").iterdir())) == 1
     assert len(Log(path=tmp_path / "log.jsonl").records()) == 1
 
 
 def test_another_configuration_is_not_resumed(tmp_path: Path) -> None:
     with pytest.raises(StoppedError):
-        run(recipe(), tmp_path, watcher=Signals(STEPS))
+        train(recipe(), tmp_path, watcher=Signals(STEPS))
     with pytest.raises(SparsityError, match=r"was begun with seed = 0, not 1; a run is resumed as it was begun"):
-        run(recipe(seed=1), tmp_path, resume=True)
+        train(recipe(seed=1), tmp_path, resume=True)
     with pytest.raises(SparsityError, match="already holds a run"):
-        run(recipe(), tmp_path)
+        train(recipe(), tmp_path)
 
 
 def test_resuming_what_has_not_begun_is_beginning(tmp_path: Path) -> None:
-    assert run(recipe(epochs=1), tmp_path / "new", resume=True)["config"]["epochs"] == 1
+    assert train(recipe(epochs=1), tmp_path / "new", resume=True)["config"]["epochs"] == 1
 
 
 def test_the_options_reach_the_loss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Label smoothing, and alpha and temperature of a teacher."""
     made = []
 
-    class Noted(Classification):
+    class Noted(ClassificationObjective):
         def __init__(self, *args: Any, **keywords: Any) -> None:
             super().__init__(*args, **keywords)
             made.append((self.label_smoothing, self.teacher is not None, self.alpha, self.temperature))
 
-    monkeypatch.setattr(RUN_MODULE, "Classification", Noted)
+    monkeypatch.setattr("diffsparse.training.classification.ClassificationObjective", Noted)
     settings = Distillation(teacher="train", teacher_epochs=1, alpha=0.7, temperature=2.0)
-    run(recipe(epochs=1, optimisation=Optimisation(label_smoothing=0.2), distillation=settings), tmp_path)
+    train(recipe(epochs=1, optimisation=Optimisation(label_smoothing=0.2), distillation=settings), tmp_path)
     assert made[0][:2] == (0.2, False)
     assert made[-1] == (0.2, True, 0.7, 2.0)
 
@@ -312,12 +313,12 @@ class Listener(Watcher):
 )
 def test_what_is_missing_is_said(settings: dict[str, Any], words: list[str], tmp_path: Path) -> None:
     listener = Listener()
-    run(sparsified(**settings), tmp_path, watcher=listener)
+    train(sparsified(**settings), tmp_path, watcher=listener)
     assert len(listener.words) == len(words)
     assert all(found.startswith(word) for found, word in zip(listener.words, words, strict=True))
 
 
 def test_resuming_what_never_began_is_said(tmp_path: Path) -> None:
     listener = Listener()
-    run(sparsified(method="plain"), tmp_path / "new", resume=True, watcher=listener)
-    assert listener.words == [f"nothing to go on from in '{tmp_path / 'new'}': begins anew"]
+    train(sparsified(method="plain"), tmp_path / "new", resume=True, watcher=listener)
+    assert listener.words == [f"'{tmp_path / 'new'}' holds no checkpoint: the run starts from the beginning"]

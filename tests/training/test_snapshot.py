@@ -38,7 +38,8 @@ def stepped(thing: Trained, steps: int) -> dict[str, torch.Tensor]:
 def test_goes_on_as_if_nothing_had_happened(optimizer: str, last: bool, tmp_path: Path) -> None:
     first = trained(0, optimizer, average=True, last=last)
     stepped(first, 2)
-    progress = Progress(epoch=3, step=2, sums=[0.1, 1e300, 3.0], first_loss=2.5, strength_factor=0.3, average_updates=9)
+    state = {"factor": 0.3}
+    progress = Progress(epoch=3, step=2, sums=[0.1, 1e300, 3.0], first_loss=2.5, controller=state, average_updates=9)
     write_snapshot(tmp_path / "state.safetensors", first, progress, "retrain")
     snapshot = Snapshot.read(tmp_path / "state.safetensors")
     second = trained(1, optimizer, average=True, last=last)

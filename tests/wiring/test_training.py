@@ -12,17 +12,16 @@ import diffsparse as ds
 from diffsparse.cli.table import results_table
 from diffsparse.cli.training_bar import epoch_note
 from diffsparse.data import open_data
-from diffsparse.methods import Method
+from diffsparse.methods import Method, choose_method
 from diffsparse.models import create
 from diffsparse.training import Distillation, Hardware, Recipe, Sparsifying, Watcher, train
-from diffsparse.training.evaluate import evaluate, live_macs
+from diffsparse.training.classification import ClassificationObjective
+from diffsparse.training.evaluate import evaluate
 from diffsparse.training.log import Log
-from diffsparse.training.methods import choose_method
-from diffsparse.training.objective import Classification
 from diffsparse.wiring import WiredStage
 from diffsparse.wiring.methods import Wired, WiredGates, WiredLargest, WiredProximal, WiredRandom
 from diffsparse.wiring.report import learned_wiring, wiring_figures
-from tests.training.examples import ALONE, NET, STEPS, Signals, outcome, recipe, run_stopped
+from tests.training.examples import ALONE, NET, STEPS, Net, Signals, outcome, recipe, run_stopped
 
 MODEL = "wired-mobilenet-0.25-small"
 # stages of 8, 16, 32 and 64 channels: 8 x 16, 32 (16 + 48) and 64 (32 + 96) edges
@@ -74,7 +73,7 @@ def test_methods_with_a_strength_drop_edges(method: str, options: dict[str, Any]
     assert wiring["edges"] == sum(USABLE) - result["zeros"]["zero"]
     assert wiring["recursive"]["mult_adds"] <= wiring["one_hop"]["mult_adds"] < wiring["complete"]["mult_adds"]
     small = ds.load(tmp_path / "run" / "compact.safetensors", create(MODEL, num_classes=10, in_channels=1))
-    figures = evaluate(small, open_data("digits").test, Classification(), 64, ALONE)
+    figures = evaluate(small, open_data("digits").test, ClassificationObjective(), 64, ALONE)
     assert figures == pytest.approx(result["figures"]["compact"])
 
 
@@ -163,7 +162,7 @@ def test_figures_count_the_live_graph() -> None:
     assert graph is not None
     figures = wiring_figures(graph, 8)
     assert figures["complete"]["mult_adds"] == COMPLETE
-    assert live_macs(net, torch.zeros(1, 1, 8, 8)) == figures["recursive"]["mult_adds"]
+    assert Wired().live_macs(net, torch.zeros(1, 1, 8, 8)) == figures["recursive"]["mult_adds"]
     assert figures["recursive"]["edges"] <= figures["one_hop"]["edges"] == figures["edges"] == 13 + 205 + 819
 
 
@@ -172,7 +171,7 @@ def test_only_chains_of_stages_have_a_graph() -> None:
     assert learned_wiring(stage) is None
     assert learned_wiring(create("preresnet20-0.25")) is None
     # the macs of a stage by itself are those of its compact form: a filter and four edges
-    assert live_macs(stage, torch.zeros(1, 1, 8, 8)) == (9 + 4) * 64
+    assert Wired().live_macs(stage, torch.zeros(1, 1, 8, 8)) == (9 + 4) * 64
 
 
 @pytest.mark.parametrize(
@@ -188,37 +187,49 @@ def test_only_chains_of_stages_have_a_graph() -> None:
     ],
 )
 def test_each_method_gets_its_options(settings: dict[str, Any], expected: Method) -> None:
-    chosen = choose_method(Sparsifying(**settings), wired=True)
+    chosen = choose_method(Sparsifying(**settings), WiredStage(1, 1))
     assert repr(chosen) == repr(expected)
 
 
 def test_plain_is_the_base_of_all() -> None:
-    assert type(choose_method(Sparsifying(method="plain"), wired=True)) is Wired
+    assert type(choose_method(Sparsifying(method="plain"), WiredStage(1, 1))) is Wired
 
 
 @pytest.mark.parametrize(
     ("wired", "settings", "message"),
     [
-        (True, {"method": "slimming", "target": 0.5}, "method slimming is not for wired networks; theirs are ds, dnw,"),
-        (True, {"method": "proximal-l21"}, "method proximal-l21 is not for wired networks"),
-        (True, {"method": "scratch", "like": Path("x")}, "method scratch is not for wired networks"),
-        (True, {"start": 0.3}, "start=0.3 is for gates on channels; edges start at random"),
+        (
+            True,
+            {"method": "slimming", "target": 0.5},
+            "method slimming is for ordinary networks; WiredStage is wired: choose",
+        ),
+        (True, {"method": "proximal-l21"}, "method proximal-l21 is for ordinary networks"),
+        (True, {"method": "scratch", "like": Path("x")}, "method scratch is for ordinary networks"),
+        (True, {"start": 0.3}, "start=0.3 has no meaning for method ds"),
         (True, {"method": "dnw"}, "dnw needs a target, the share of edges that are zero"),
-        (True, {"method": "random", "target_macs": 0.5, "target": 0.5}, "target_macs is for slimming"),
-        (True, {"method": "dnw", "target": 0.5, "rgf": 0.1}, "rgf=0.1 is about gates"),
-        (True, {"method": "dnw", "target": 0.5, "ramp_epochs": 1.0}, "raises lambda, of which dnw has none"),
-        (False, {"method": "dnw", "target": 0.5}, "method dnw chooses edges of a wired network, and this network has"),
-        (False, {"method": "random", "target": 0.5}, "method random chooses edges of a wired network"),
+        (
+            True,
+            {"method": "random", "target_macs": 0.5, "target": 0.5},
+            "target_macs=0.5 has no meaning for",
+        ),
+        (True, {"method": "dnw", "target": 0.5, "rgf": 0.1}, "rgf=0.1 has no meaning for method dnw"),
+        (True, {"method": "dnw", "target": 0.5, "ramp_epochs": 1.0}, "ramp_epochs=1.0 has no meaning for method dnw"),
+        (
+            False,
+            {"method": "dnw", "target": 0.5},
+            "method dnw is for wired networks; Net is ordinary: choose",
+        ),
+        (False, {"method": "random", "target": 0.5}, "method random is for wired networks"),
     ],
 )
 def test_methods_and_options_that_do_not_fit(wired: bool, settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ds.SparsityError, match=re.escape(message)):
-        choose_method(Sparsifying(**settings), wired=wired)
+        choose_method(Sparsifying(**settings), WiredStage(1, 1) if wired else Net())
 
 
 @pytest.mark.usefixtures("data")
 def test_nothing_is_written_when_method_and_network_do_not_fit(tmp_path: Path) -> None:
     for model, method in ((NET, "dnw"), (MODEL, "slimming")):
-        with pytest.raises(ds.SparsityError, match="wired network"):
+        with pytest.raises(ds.SparsityError, match=r"networks; .* choose one of"):
             train(recipe(model=model, sparsifying=Sparsifying(method=method, target=0.5)), tmp_path / "run")
     assert not (tmp_path / "run").exists()

@@ -12,7 +12,7 @@ def chosen_gates(model: nn.Module, only: Selection | None) -> dict[str, Gate]:
     gates = dict(named_gates(require_module("model", model)))
     if not gates:
         raise SparsityError(
-            f"{type(model).__name__} has no gates; call diffsparse.gating(model) first, "
+            f"{type(model).__name__} has no gates; call diffsparse.sparsify(model) first, "
             "or put SignedGate, SimplexGate, MatrixGate or a sparse layer into it"
         )
     chosen = select(model, only, gates.values(), "gate")

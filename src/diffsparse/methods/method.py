@@ -185,8 +185,9 @@ def choose_method(settings: Sparsifying, model: nn.Module) -> Method:
     special = (kind for kind in _METHODS if kind is not ORDINARY and kind.matches(model))
     kind = next(special, ORDINARY)
     if settings.method not in _METHODS[kind]:
+        owners = " and ".join(owner.name for owner, table in _METHODS.items() if settings.method in table)
         raise SparsityError(
-            f"method {settings.method} is not for {kind.name} networks such as {type(model).__name__}; "
+            f"method {settings.method} is for {owners} networks; {type(model).__name__} is {kind.name}: "
             f"choose one of {', '.join(_METHODS[kind])}"
         )
     method = _METHODS[kind][settings.method]

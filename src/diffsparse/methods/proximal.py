@@ -1,7 +1,6 @@
 """Proximal gradient descent on the scales of batch norms."""
 
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 from torch import nn
@@ -59,17 +58,14 @@ class Proximal(Method):
 
     def regulariser(self, model: nn.Module, optimizer: Optimizer) -> Regulariser:
         scales = require_scales("a proximal step", model)
-        step = ProximalStep(optimizer, scales, self.norm, self.strength, self.target)
 
         @torch.no_grad()
-        def silence(_optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
+        def silence() -> None:
             for norm in batch_norms(model):
                 if isinstance(norm.bias, nn.Parameter) and norm.bias.requires_grad:
                     norm.bias.masked_fill_(norm.weight == 0, 0.0)
 
-        # hooks run in the order of registration: after the proximal step
-        optimizer.register_step_post_hook(silence)
-        return step
+        return ProximalStep(optimizer, scales, self.norm, self.strength, self.target, after_step=silence)
 
 
 def named_norm(settings: Sparsifying) -> Norm:

@@ -1,6 +1,6 @@
 """Proximal gradient descent: the operator of a norm applied after each step of any optimiser."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, ClassVar
 
 import torch
@@ -28,6 +28,7 @@ class ProximalStep(Regulariser):
         target: stop at this share of zeros, or never. Zeros of a proximal step come back once lambda is gone. With a
             target, the step that reaches it is the last: it takes the smallest lambda that will do, and from then on
             what is zero stays zero and the rest is free.
+        after_step: called after each step.
 
     Example:
         >>> from diffsparse import L1
@@ -50,6 +51,8 @@ class ProximalStep(Regulariser):
         norm: Norm,
         strength: float,
         target: float | None = None,
+        *,
+        after_step: Callable[[], None] | None = None,
     ) -> None:
         if not isinstance(norm, Norm):
             raise SparsityError(f"norm must be L1(), GroupL21(...) or ExclusiveL12(), got {norm!r}")
@@ -66,6 +69,7 @@ class ProximalStep(Regulariser):
                     "so it has no learning rate"
                 )
             norm.proximal(parameter.detach(), 0.0)
+        self.after_step = after_step
         self._zero: list[Tensor] = []
         self._handle = optimizer.register_step_post_hook(self._after_step)
 
@@ -96,6 +100,8 @@ class ProximalStep(Regulariser):
             self._shrink(optimizer)
             if self._enough():
                 self._last_step(optimizer, before)
+        if self.after_step is not None:
+            self.after_step()
 
     def _shrink(self, optimizer: Optimizer) -> None:
         rate = {id(p): float(group["lr"]) for group in optimizer.param_groups for p in group["params"]}

@@ -1,5 +1,6 @@
 """Lambda over a run: fixed, along the paper's ramp, steered towards a share of zeros, or any of these for a while."""
 
+import copy
 from abc import ABC, abstractmethod
 from typing import Any
 
@@ -46,13 +47,17 @@ class StrengthController(ABC):
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore what `state_dict` gave."""
+        """Restore what `state_dict` gave; a bad state raises and changes nothing."""
+        copy.deepcopy(self)._assign(state)
+        self._assign(state)
+
+    def _assign(self, state: dict[str, Any]) -> None:
         own = vars(self)
         if not isinstance(state, dict) or set(state) != set(own):
             raise SparsityError(f"the state of a {type(self).__name__} is a dictionary of {sorted(own)}, got {state!r}")
         for key, value in state.items():
             if isinstance(own[key], StrengthController):
-                own[key].load_state_dict(value)
+                own[key]._assign(value)
             else:
                 own[key] = value
         self.check()

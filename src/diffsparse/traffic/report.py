@@ -48,6 +48,21 @@ def graph_figures(graph: Tensor, data: DataSet) -> dict[str, Any]:
     return figures
 
 
+def write_graph(graph: Tensor, data: DataSet, folder: Path, say: Callable[[str], None]) -> None:
+    """`graph.csv` with source, target and weight; pictures as SVG and PNG: `graph`, the matrix beside the map where one
+    is known, and `roads`, nodes and lines. A line for the user if there is nothing to draw with, or too much to see."""
+    road_map, names, positions = _known_map(data)
+    write_edge_list(folder / "graph.csv", graph, names)
+    try:
+        save_formats(draw_heat_map(graph, road_map, names=names), folder, "graph")
+        if nonzeros(graph) > MOST_DRAWN:
+            say(f"no roads.svg: {nonzeros(graph):,} edges are too many to tell apart")
+        else:
+            save_formats(draw_graph(graph, road_map, names=names, positions=positions), folder, "roads")
+    except SparsityError as error:
+        say(f"no pictures of the graph: {error}")
+
+
 class GraphReport(RunReport):
     """Entries of the learned graph and how they lie on the map; its edges as a table, and pictures."""
 
@@ -58,20 +73,9 @@ class GraphReport(RunReport):
         return None if graph is None else graph_figures(graph, data)
 
     def write(self, model: nn.Module, data: DataSet, folder: Path, say: Callable[[str], None]) -> None:
-        """`graph.csv`: source, target and weight. Pictures as SVG and PNG: `graph`, the matrix beside the map where one
-        is known; `roads`, nodes and lines. A line for the user if there is nothing to draw with, or too much to see."""
         graph = learned_graph(model)
         assert graph is not None
-        road_map, names, positions = _known_map(data)
-        write_edge_list(folder / "graph.csv", graph, names)
-        try:
-            save_formats(draw_heat_map(graph, road_map, names=names), folder, "graph")
-            if nonzeros(graph) > MOST_DRAWN:
-                say(f"no roads.svg: {nonzeros(graph):,} edges are too many to tell apart")
-            else:
-                save_formats(draw_graph(graph, road_map, names=names, positions=positions), folder, "roads")
-        except SparsityError as error:
-            say(f"no pictures of the graph: {error}")
+        write_graph(graph, data, folder, say)
 
     def columns(self, result: dict[str, Any], cells: dict[str, str]) -> dict[str, str]:
         graph = result["graph"]

@@ -4,8 +4,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from diffsparse import L1, GroupL21, SparsityError
-from diffsparse.methods.shrinking import Shrinking
+from diffsparse import L1, GroupL21, ProximalStep, SparsityError
 from diffsparse.penalties.norms import Norm
 
 START = [1.0, -0.1, 0.2, 0.3, -0.4, 0.5]
@@ -13,11 +12,11 @@ START = [1.0, -0.1, 0.2, 0.3, -0.4, 0.5]
 
 def stepped(
     gradients: list[list[float]], *, target: float | None, strength: float, norm: Norm | None = None
-) -> tuple[Tensor, Shrinking]:
+) -> tuple[Tensor, ProximalStep]:
     """The scales after steps with these gradients, from `START`, and what shrank them."""
     scales = nn.Parameter(torch.tensor(START, dtype=torch.float64))
     optimizer = torch.optim.SGD([scales], lr=0.1, momentum=0.9)
-    shrinking = Shrinking(optimizer, [scales], norm or L1(), strength, target)
+    shrinking = ProximalStep(optimizer, [scales], norm or L1(), strength, target)
     for gradient in gradients:
         scales.grad = torch.tensor(gradient, dtype=torch.float64)
         optimizer.step()
@@ -62,7 +61,7 @@ def test_settling_by_hand_after_a_restart() -> None:
     first, _ = stepped([[0.0] * 6], target=1 / 3, strength=3.5)
     scales = nn.Parameter(first.clone())
     optimizer = torch.optim.SGD([scales], lr=0.1)
-    shrinking = Shrinking(optimizer, [scales], L1(), 3.5, 1 / 3)
+    shrinking = ProximalStep(optimizer, [scales], L1(), 3.5, 1 / 3)
     shrinking.settle()
     scales.grad = torch.full((6,), -1.0, dtype=torch.float64)
     optimizer.step()

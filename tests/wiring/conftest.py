@@ -1,0 +1,3 @@
+"""Fixtures of training runs, for wired networks."""
+
+from tests.training.conftest import data as data
