@@ -18,7 +18,7 @@ class Compact(Target):
     output: Path = Path("compact.safetensors")
     """Where to save the compact model."""
     plan: Path | None = None
-    """Where to write the plan as JSON, besides."""
+    """Where to also write the plan as JSON."""
     round_to: int = 1
     """Keep a few dead channels so that widths are multiples of this."""
     fold: bool = False

@@ -37,6 +37,6 @@ def train_all(recipes: Mapping[str, Recipe], folder: Path, console: Console) -> 
             try:
                 results[name] = train(recipe, folder / name, watcher=bar)
             except StoppedError:
-                # a demo is begun anew, not resumed
+                # a demo starts again, it is not resumed
                 raise KeyboardInterrupt from None
     return results

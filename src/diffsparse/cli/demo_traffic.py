@@ -82,7 +82,7 @@ def _table(rows: dict[str, dict[str, Any]]) -> Table:
     entries = rows["ours"]["entries"]
     table = Table(
         title="Made-up roads: forecasts of the next 15 minutes",
-        caption="baseline I has the map, II reads every pair, ours learns whom to read\n"
+        caption="baseline I has the map, II reads every pair, ours learns which pairs to read\n"
         "LR: share of the weights that lies within k links on the map",
     )
     table.add_column("network")

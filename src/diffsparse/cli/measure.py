@@ -21,7 +21,7 @@ class Measure(Target):
     seconds: float = 1.0
     """How long to time each model."""
     output: Path | None = None
-    """Where to write the figures as JSON, besides."""
+    """Where to also write the figures as JSON."""
 
 
 def run_measure(config: Measure) -> None:

@@ -22,7 +22,7 @@ class Report:
     runs: Positional[tuple[Path, ...]]
     """Folders of runs."""
     output: Path | None = None
-    """Where to write the results of all as JSON, besides."""
+    """Where to also write the results as JSON."""
 
 
 def run_report(config: Report) -> None:

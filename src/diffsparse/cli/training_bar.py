@@ -1,4 +1,4 @@
-"""How far a training run is: a bar on a terminal, a line for each epoch elsewhere."""
+"""Progress of a training run: a bar on a terminal, one line per epoch elsewhere."""
 
 import time
 from types import TracebackType

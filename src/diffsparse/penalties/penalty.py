@@ -91,7 +91,7 @@ class Penalty(Regulariser):
         return torch.stack([term.to(device) for term in terms]).sum()
 
     def _batched(self) -> tuple[list[GateBatch], list[Gate]]:
-        """The gates sorted into batches; sorted anew when what they share a batch by has changed."""
+        """The gates sorted into batches; sorted again when a device, dtype or rgf has changed."""
         placed = tuple((gate.rgf, gate.alpha.device, gate.alpha.dtype) for gate in self.gates.values())
         if self._sorted is None or self._sorted[0] != placed:
             self._sorted = placed, batch_gates(list(self.gates.values()))

@@ -12,7 +12,7 @@ from diffsparse.penalties.norms import Norm
 from diffsparse.penalties.regulariser import Regulariser
 
 HALVINGS = 24
-"""How often the interval is halved in which the last lambda lies."""
+"""Bisection steps in the search for the last lambda."""
 
 
 class ProximalStep(Regulariser):

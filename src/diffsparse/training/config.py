@@ -69,7 +69,7 @@ class Optimisation:
 
 @dataclass(frozen=True, kw_only=True)
 class Distillation:
-    """Learning from a larger network besides the labels."""
+    """Learning from a larger network as well as from the labels."""
 
     teacher: str | None = None
     """A file of `diffsparse.save` with the teacher's weights, or "train" to train it first; None for no teacher."""
@@ -138,7 +138,7 @@ class Recipe:
     epochs: int = 30
     """Passes over the training images."""
     batch_size: int = 64
-    """Images a step, over all processes."""
+    """Images per step, over all processes."""
     seed: int = 0
     """Of the weights, the order of images and their augmentation."""
     optimisation: Optimisation = field(default_factory=Optimisation)

@@ -21,7 +21,7 @@ class LearningRate:
     epochs: int
     """Length of the run."""
     steps: int
-    """Steps an epoch."""
+    """Steps per epoch."""
 
     def at(self, step: int) -> float:
         """Learning rate of the given step, counted from 0 over the whole run."""

@@ -51,7 +51,7 @@ class Log:
         return found
 
     def forget_after(self, phase: str, epoch: int) -> None:
-        """Drop records of epochs of `phase` after `epoch`, which a resumed run writes anew."""
+        """Drop records of epochs of `phase` after `epoch`, which a resumed run writes again."""
         kept = [record for record in self.records() if record["phase"] != phase or record["epoch"] <= epoch]
         write_text(self.path, "".join(f"{json.dumps(record)}\n" for record in kept))
 

@@ -51,7 +51,7 @@ def train(
         recipe: the run.
         output: a folder that does not exist or is empty, or that of the run to resume. With several processes all
             must see it.
-        resume: go on from the newest whole checkpoint in `output`; starts anew if there is none.
+        resume: go on from the newest whole checkpoint in `output`; starts from the beginning if there is none.
         tensorboard: write for TensorBoard as well.
         watcher: is told of every step and epoch.
 
