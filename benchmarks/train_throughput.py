@@ -13,8 +13,8 @@ from harness import median_ratio, write_record
 from torch import Tensor
 
 from diffsparse.data import DataSet
-from diffsparse.data.normalise import Normalisation
 from diffsparse.data.tensor_part import TensorPart
+from diffsparse.data.transform import Normalisation
 from diffsparse.methods import Gated, Method
 from diffsparse.models import create
 from diffsparse.training import Recipe, Watcher

@@ -1,6 +1,6 @@
 """What traffic forecasting adds to the rest of the package; imported when names are looked up."""
 
-from diffsparse.data.factory import DATA_SETS, DataRequest
+from diffsparse.data import DataRequest, register_data
 from diffsparse.traffic.data import TRAFFIC_NAMES, TrafficDataSet, open_traffic
 from diffsparse.traffic.data.open import SYNTHETIC
 
@@ -12,4 +12,4 @@ def _open(request: DataRequest) -> TrafficDataSet:
 
 
 for _name in TRAFFIC_NAMES:
-    DATA_SETS.add(_name, _open)
+    register_data(_name, _open)
