@@ -45,18 +45,19 @@ class Cost:
     product_macs: int
     """Multiply-accumulates of batched matrix products without a parameter, those of attention; not in `macs`."""
     elementwise_flops: int
-    """2 for each element of a batch norm, 1 for each of a ReLU, each element pooled and each bias; not in `macs`."""
+    """2 per element of a batch norm, 1 per element of a ReLU, per element pooled and per bias added; not in `macs`."""
     peak_activation_bytes: int
-    """The largest size of the tensors alive at once, inputs included, parameters, buffers and workspace not."""
+    """The most memory of tensors alive at once: inputs, intermediate and output tensors, but not parameters, buffers or
+    the workspace inside a kernel."""
     macs_by_module: dict[str, int]
-    """`macs` by the innermost module that did them, "" is the model itself; modules without any are left out."""
+    """`macs` by the innermost module that did them; "" is the model itself, modules without MACs are left out."""
 
 
 def count(model: nn.Module, example: Example) -> Cost:
-    """Count one forward pass of `model` in eval mode; the figures are for the whole example, not for a sample of it.
+    """Count one forward pass of `model` in eval mode; the figures are for the whole example, not per sample.
 
-    Operations are counted as they are executed, so functional calls, raw parameters and layers used twice count as
-    what they do. A two-dimensional matrix product counts as a linear layer, whatever its operands are.
+    Operations are counted as they are executed, so functional calls, raw parameters and layers used twice are counted
+    correctly. A two-dimensional matrix product counts as a linear layer, whatever its operands are.
 
     Example:
         >>> count(nn.Linear(8, 4), Example.of(torch.zeros(2, 8))).macs
@@ -70,7 +71,7 @@ def count(model: nn.Module, example: Example) -> Cost:
             done = counter.flop_counts["Global"]
             return sum(flops for op, flops in done.items() if op in _LAYERS) // 2 + recorder.weight_macs
 
-        # The counter is entered last and so acts first: the recorder sees what the counter has decomposed.
+        # The counter is entered last, so it acts first and the recorder sees the operations it decomposes into.
         with recorder, counter, _own_share(model, macs) as macs_by_module:
             example.run(model)
     total = macs()
@@ -85,12 +86,12 @@ def count(model: nn.Module, example: Example) -> Cost:
 
 @contextmanager
 def _plain_kernels() -> Iterator[None]:
-    """Kernels that a counter can look into: no fused transformer layers, no compiled graphs."""
+    """Use kernels that a counter can look into: no fused transformer layers, no compiled graphs."""
     fast = torch.backends.mha.get_fastpath_enabled()
     with ExitStack() as stack:
         stack.callback(torch.backends.mha.set_fastpath_enabled, fast)
         torch.backends.mha.set_fastpath_enabled(False)
-        # Its import takes seconds, and without it nothing has been compiled.
+        # Importing it takes seconds, and if nobody has, nothing is compiled.
         if "torch._dynamo" in sys.modules:
             stack.enter_context(torch.compiler.set_stance("force_eager"))
         yield
@@ -98,7 +99,7 @@ def _plain_kernels() -> Iterator[None]:
 
 @contextmanager
 def _own_share(model: nn.Module, total: Callable[[], int]) -> Iterator[dict[str, int]]:
-    """Attribute the growth of `total()` to the module that is running, its submodules' part taken off."""
+    """Attribute the growth of `total()` to the innermost module that is running."""
     names = {module: name for name, module in model.named_modules()}
     own = dict.fromkeys(names.values(), 0)
     running: list[str] = []
@@ -113,14 +114,14 @@ def _own_share(model: nn.Module, total: Callable[[], int]) -> Iterator[dict[str,
 
     def enter(module: nn.Module, args: Any) -> None:
         charge()
-        # A module outside the tree works for the one that called it.
+        # A module outside the tree counts for the module that called it.
         running.append(names.get(module, running[-1] if running else ""))
 
     def leave(module: nn.Module, args: Any, output: Any) -> None:
         charge()
         running.pop()
 
-    # Hooks for all modules rather than one on each: the user's modules are not touched.
+    # Global hooks leave the user's modules untouched.
     handles = [register_module_forward_pre_hook(enter), register_module_forward_hook(leave, always_call=True)]
     try:
         yield own
@@ -150,7 +151,7 @@ def _rnn_cuda(x: Shape, weights: list[Shape], *_: Any, out_shape: Any = None, **
     return 2 * prod(x[:-1]) * sum(prod(weight) for weight in weights if len(weight) == 2)
 
 
-# What torch's own table lacks; each takes shapes and returns FLOPs.
+# Formulas missing in torch's table; each takes shapes and returns FLOPs.
 _FORMULAS = {
     aten.mv: _matrix_vector,
     aten.addmv: _added_matrix_vector,

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any, TypeAlias, overload
+from typing import Any, TypeAlias, TypedDict, Unpack, overload
 
 import torch
 from torch import Tensor, nn
@@ -19,30 +19,21 @@ from diffsparse.undisturbed import undisturbed
 Inputs: TypeAlias = Tensor | tuple[Any, ...] | Mapping[str, Any]
 
 
-@overload
-def measure(
-    model: nn.Module,
-    example_inputs: Inputs,
-    other: None = None,
-    *,
-    latency: bool = True,
-    seconds: float = 1.0,
-    warmup: int = 3,
-    min_runs: int = 10,
-) -> Measurement: ...
+class Timing(TypedDict, total=False):
+    """The keyword arguments of `measure`."""
+
+    latency: bool
+    seconds: float
+    warmup: int
+    min_runs: int
 
 
 @overload
-def measure(
-    model: nn.Module,
-    example_inputs: Inputs,
-    other: nn.Module,
-    *,
-    latency: bool = True,
-    seconds: float = 1.0,
-    warmup: int = 3,
-    min_runs: int = 10,
-) -> Comparison: ...
+def measure(model: nn.Module, example_inputs: Inputs, other: None = None, **timing: Unpack[Timing]) -> Measurement: ...
+
+
+@overload
+def measure(model: nn.Module, example_inputs: Inputs, other: nn.Module, **timing: Unpack[Timing]) -> Comparison: ...
 
 
 def measure(
@@ -58,15 +49,15 @@ def measure(
     """Operations, parameters, memory and time of a model, or of two models compared.
 
     FLOPs = 2 x MACs of convolutions and linear layers; products between activations (attention) and elementwise
-    operations are figures of their own. All figures are for the whole example: with a batch of 8, divide by 8 for
-    those of one sample. The model runs in eval mode without gradients and is left as it was, its training flags,
-    buffers and the random state included.
+    operations are separate figures. All figures are for the whole example: with a batch of 8, divide by 8 to get those
+    of one sample. The model runs in eval mode without gradients; its training flags, its buffers and the random state
+    are restored.
 
     Args:
         model: any model.
         example_inputs: a tensor, a tuple of positional arguments or a dict of keyword arguments, on the model's device.
         other: a second model; both are then timed in turns on the same example.
-        latency: whether to time at all.
+        latency: whether to measure time at all.
         seconds: how much time to spend on timing each model.
         warmup: untimed calls of each model before.
         min_runs: the least number of timed calls of each model.
@@ -78,14 +69,13 @@ def measure(
         >>> measure(nn.Linear(8, 8), torch.zeros(1, 8), nn.Linear(8, 2), latency=False).ratios["macs"]
         0.25
     """
+    timing: Timing = {"latency": latency, "seconds": seconds, "warmup": warmup, "min_runs": min_runs}
     _check("model", model)
-    if other is not None:
-        _check("other", other)
-    models = [model] if other is None else [model, other]
-    measured = measure_in_turns(
-        models, example_inputs, latency=latency, seconds=seconds, warmup=warmup, min_runs=min_runs
-    )
-    return measured[0] if other is None else Comparison(model=measured[0], other=measured[1])
+    if other is None:
+        return measure_in_turns([model], example_inputs, **timing)[0]
+    _check("other", other)
+    first, second = measure_in_turns([model, other], example_inputs, **timing)
+    return Comparison(model=first, other=second)
 
 
 def measure_in_turns(
@@ -97,7 +87,7 @@ def measure_in_turns(
     warmup: int = 3,
     min_runs: int = 10,
 ) -> list[Measurement]:
-    """What `measure` says of each of several models, all timed in turns on the same example."""
+    """What `measure` returns, for any number of models, all timed in turns on the same example."""
     example = Example.of(example_inputs)
     # A compiled model is timed compiled and counted as the module it was made from.
     sources: list[nn.Module] = [getattr(each, "_orig_mod", each) for each in models]

@@ -1,4 +1,4 @@
-"""Sees every tensor operation of a forward pass: live memory, and the operations that FLOP counters argue about."""
+"""Records every tensor operation of a forward pass: memory in use, and operations that FLOP counters disagree about."""
 
 import weakref
 from collections.abc import Iterable
@@ -27,7 +27,7 @@ _WINDOWS = {
     aten.max_pool2d_with_indices,
     aten.max_pool3d_with_indices,
 }
-# Pooling to one value a channel arrives as a mean.
+# Pooling to one value per channel arrives as a mean.
 _WHOLE = {aten.mean, aten._adaptive_avg_pool2d, aten._adaptive_avg_pool3d}
 _BATCHED = {aten.bmm: 0, aten.baddbmm: 1}
 
@@ -36,14 +36,13 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Watches a forward pass.
 
     Args:
-        model: its parameters and buffers are no activations.
-        inputs: alive from the start.
+        model: its parameters and buffers do not count as activations.
+        inputs: the input tensors, which are alive from the start.
 
     Attributes:
-        peak_bytes: the largest size, at any operation, of the tensors alive, inputs included.
-        elementwise_flops: 2 for each element of a batch norm, 1 for each of a ReLU, for each element pooled and for
-            each bias added.
-        weight_macs: MACs of batched products of which one side is a parameter, as `einsum` makes them.
+        peak_bytes: the most memory of tensors alive at any operation, inputs included.
+        elementwise_flops: 2 per element of a batch norm, 1 per element of a ReLU, element pooled or bias added.
+        weight_macs: MACs of batched products with a parameter on one side, as `einsum` makes them.
     """
 
     def __init__(self, model: nn.Module, inputs: Iterable[Tensor]) -> None:
@@ -102,7 +101,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def dense_parts(tensor: Tensor) -> tuple[Tensor, ...]:
-    """The dense tensors that hold the memory of `tensor`; itself unless its layout is sparse.
+    """The dense tensors that hold the memory of `tensor`: itself, unless its layout is sparse.
 
     Example:
         >>> [part.numel() for part in dense_parts(torch.eye(3).to_sparse())]
