@@ -2,7 +2,7 @@
 
 from diffsparse.data.dataset import DataSet, DataSummary
 from diffsparse.data.factory import DataRequest, names, open_data, register_data
-from diffsparse.data.part import Batch, IndexedPart, Labelled, Part, Share
+from diffsparse.data.part import Batch, Labelled, Part, Share
 from diffsparse.data.tensor_part import TensorPart
 from diffsparse.data.transform import Normalisation
 
@@ -11,7 +11,6 @@ __all__ = [
     "DataRequest",
     "DataSet",
     "DataSummary",
-    "IndexedPart",
     "Labelled",
     "Normalisation",
     "Part",

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from diffsparse.data.part import AUGMENTATION, Batch, IndexedPart, Share, as_slice, random_numbers
+from diffsparse.data.part import AUGMENTATION, Batch, Part, Share, as_slice, random_numbers
 from diffsparse.data.transform import Normalisation
 from diffsparse.errors import SparsityError, require_whole
 
@@ -34,7 +34,7 @@ TRIES = 10
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class ImagePart(IndexedPart):
+class ImagePart(Part):
     """Image files and labels; worker processes read, crop and scale the images in advance."""
 
     files: tuple[str, ...]
@@ -57,7 +57,7 @@ class ImagePart(IndexedPart):
     def __len__(self) -> int:
         return len(self.files)
 
-    def _batches(
+    def make_batches(
         self, batches: list[range], order: Tensor, share: Share, drawn_by: tuple[int, int] | None
     ) -> Generator[Batch, None, None]:
         workers = cores_per_process(share) if self.workers is None else self.workers

@@ -35,14 +35,24 @@ class Share:
 WHOLE = Share()
 
 
-class Part(Protocol):
-    """The training, validation or test part of a data set.
+class Part(ABC):
+    """The training, validation or test part of a data set; a subclass has a length and makes the batches.
 
     `batch_size` counts the entries of a batch over all processes and must be divisible by `share.world`.
     """
 
+    @abstractmethod
     def __len__(self) -> int:
         """The number of entries."""
+
+    @abstractmethod
+    def make_batches(
+        self, batches: list[range], order: Tensor, share: Share, drawn_by: tuple[int, int] | None
+    ) -> Iterator[Batch]:
+        """One batch per range of positions; position i holds the entry `order[i]`.
+
+        `drawn_by` is the seed and epoch of the augmentation; None means no augmentation.
+        """
 
     def shuffled(
         self, batch_size: int, *, seed: int, epoch: int, share: Share = WHOLE, skip: int = 0
@@ -52,9 +62,12 @@ class Part(Protocol):
         Order and augmentation depend only on `seed`, `epoch` and the position in the epoch. So several processes
         together see what one process would see, and `skip` resumes an interrupted epoch bit for bit.
         """
+        batches = whole_batches(len(self), batch_size, share, skip)
+        return self.make_batches(batches, shuffled_entries(len(self), seed, epoch), share, (seed, epoch))
 
     def in_order(self, batch_size: int, *, share: Share = WHOLE) -> Iterator[Batch]:
         """Every entry once over all processes, not augmented; the last batch may be smaller."""
+        return self.make_batches(every_entry(len(self), batch_size, share), torch.arange(len(self)), share, None)
 
 
 @runtime_checkable
@@ -64,33 +77,6 @@ class Labelled(Protocol):
     @property
     def labels(self) -> Tensor:
         """(N,) whole numbers: the class of each entry."""
-
-
-class IndexedPart(ABC):
-    """A `Part` whose entries can be read in any order; a subclass says how many there are and makes the batches."""
-
-    @abstractmethod
-    def __len__(self) -> int: ...
-
-    @abstractmethod
-    def _batches(
-        self, batches: list[range], order: Tensor, share: Share, drawn_by: tuple[int, int] | None
-    ) -> Iterator[Batch]:
-        """One batch per range of positions; position i holds the entry `order[i]`.
-
-        `drawn_by` is the seed and epoch of the augmentation, None for no augmentation.
-        """
-
-    def shuffled(
-        self, batch_size: int, *, seed: int, epoch: int, share: Share = WHOLE, skip: int = 0
-    ) -> Iterator[Batch]:
-        """One epoch of full batches in the order of `seed` and `epoch`, augmented; see `Part`."""
-        batches = whole_batches(len(self), batch_size, share, skip)
-        return self._batches(batches, shuffled_entries(len(self), seed, epoch), share, (seed, epoch))
-
-    def in_order(self, batch_size: int, *, share: Share = WHOLE) -> Iterator[Batch]:
-        """Every entry once over all processes, not augmented; see `Part`."""
-        return self._batches(every_entry(len(self), batch_size, share), torch.arange(len(self)), share, None)
 
 
 def random_numbers(seed: int, epoch: int, *purpose: int) -> np.random.Generator:

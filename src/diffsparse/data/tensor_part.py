@@ -6,14 +6,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from diffsparse.data.part import AUGMENTATION, Batch, IndexedPart, Share, as_slice, random_numbers
+from diffsparse.data.part import AUGMENTATION, Batch, Part, Share, as_slice, random_numbers
 from diffsparse.data.prefetch import prefetched
 from diffsparse.data.transform import Normalisation, ShiftAndFlip
 from diffsparse.errors import SparsityError
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class TensorPart(IndexedPart):
+class TensorPart(Part):
     """Images and labels in memory; a background thread makes the batches.
 
     Example:
@@ -47,7 +47,7 @@ class TensorPart(IndexedPart):
     def __len__(self) -> int:
         return len(self.images)
 
-    def _batches(
+    def make_batches(
         self, batches: list[range], order: Tensor, share: Share, drawn_by: tuple[int, int] | None
     ) -> Generator[Batch, None, None]:
         return prefetched(self._made(batches, order, drawn_by))

@@ -33,7 +33,7 @@ def plane_layout(road_map: Tensor) -> Tensor:
     inverse = np.linalg.pinv(_laplacian(pull))
     places = _classical_scaling(wanted)
     for _ in range(ROUNDS):
-        lengths = _lengths(places)
+        lengths: Floats = np.linalg.norm(places[:, None] - places[None], axis=-1)
         moved = inverse @ (_laplacian(pull * wanted / np.maximum(lengths, 1e-9)) @ places)
         change = np.abs(moved - places).max()
         places = moved
@@ -74,8 +74,3 @@ def _classical_scaling(distances: Floats) -> Floats:
 
 def _laplacian(weights: Floats) -> Floats:
     return np.diag(weights.sum(1)) - weights
-
-
-def _lengths(places: Floats) -> Floats:
-    lengths: Floats = np.linalg.norm(places[:, None] - places[None], axis=-1)
-    return lengths

@@ -130,31 +130,23 @@ def _own_share(model: nn.Module, total: Callable[[], int]) -> Iterator[dict[str,
             handle.remove()
 
 
-def _matrix_vector(matrix: Shape, vector: Shape, *_: Any, out_shape: Any = None, **__: Any) -> int:
-    return 2 * prod(matrix)
-
-
-def _added_matrix_vector(added: Shape, matrix: Shape, vector: Shape, *_: Any, out_shape: Any = None, **__: Any) -> int:
-    return 2 * prod(matrix)
-
-
-def _attention(query: Shape, key: Shape, value: Shape, *_: Any, out_shape: Any = None, **__: Any) -> int:
+def _attention(query: Shape, key: Shape, value: Shape, *_: Any, **__: Any) -> int:
     batch, heads, length, width = query
     return 2 * batch * heads * length * key[-2] * (width + value[-1])
 
 
-def _rnn_cpu(x: Shape, w_input: Shape, w_hidden: Shape, *_: Any, out_shape: Any = None, **__: Any) -> int:
+def _rnn_cpu(x: Shape, w_input: Shape, w_hidden: Shape, *_: Any, **__: Any) -> int:
     return 2 * prod(x[:-1]) * (prod(w_input) + prod(w_hidden))
 
 
-def _rnn_cuda(x: Shape, weights: list[Shape], *_: Any, out_shape: Any = None, **__: Any) -> int:
+def _rnn_cuda(x: Shape, weights: list[Shape], *_: Any, **__: Any) -> int:
     return 2 * prod(x[:-1]) * sum(prod(weight) for weight in weights if len(weight) == 2)
 
 
 # Formulas missing in torch's table; each takes shapes and returns FLOPs.
 _FORMULAS = {
-    aten.mv: _matrix_vector,
-    aten.addmv: _added_matrix_vector,
+    aten.mv: lambda matrix, *_, **__: 2 * prod(matrix),
+    aten.addmv: lambda added, matrix, *_, **__: 2 * prod(matrix),
     aten._scaled_dot_product_flash_attention_for_cpu: _attention,
     aten.mkldnn_rnn_layer: _rnn_cpu,
     aten._cudnn_rnn: _rnn_cuda,

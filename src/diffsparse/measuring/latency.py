@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from statistics import median, quantiles
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 import torch
 
@@ -40,13 +40,16 @@ class Latency:
         return f"{1e3 * self.median:.3f} ms (quartiles {low:.3f} to {high:.3f}, {self.runs} runs)"
 
 
+class Timing(TypedDict, total=False):
+    """Options of `interleaved_seconds`, which has their defaults."""
+
+    seconds: float
+    warmup: int
+    min_runs: int
+
+
 def time_interleaved(
-    calls: Sequence[Callable[[], object]],
-    *,
-    device: torch.device,
-    seconds: float = 1.0,
-    warmup: int = 3,
-    min_runs: int = 10,
+    calls: Sequence[Callable[[], object]], *, device: torch.device, **timing: Unpack[Timing]
 ) -> tuple[Latency, ...]:
     """Time the calls in turns and summarise the times of each; the arguments are those of `interleaved_seconds`.
 
@@ -56,12 +59,16 @@ def time_interleaved(
         >>> fast.median < slow.median, fast.runs == slow.runs
         (True, True)
     """
-    times = interleaved_seconds(calls, device=device, seconds=seconds, warmup=warmup, min_runs=min_runs)
-    return tuple(Latency.of(record) for record in times)
+    return tuple(Latency.of(times) for times in interleaved_seconds(calls, device=device, **timing))
 
 
 def interleaved_seconds(
-    calls: Sequence[Callable[[], object]], *, device: torch.device, seconds: float, warmup: int, min_runs: int
+    calls: Sequence[Callable[[], object]],
+    *,
+    device: torch.device,
+    seconds: float = 1.0,
+    warmup: int = 3,
+    min_runs: int = 10,
 ) -> list[list[float]]:
     """The seconds of each call in each round; a round makes every call once.
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any, TypeAlias, TypedDict, Unpack, overload
+from typing import Any, TypeAlias, Unpack, overload
 
 import torch
 from torch import Tensor, nn
@@ -11,7 +11,7 @@ from torch.nn.parameter import is_lazy
 from diffsparse.errors import SparsityError, require_module
 from diffsparse.example import Example
 from diffsparse.measuring.cost import count
-from diffsparse.measuring.latency import Latency, time_interleaved
+from diffsparse.measuring.latency import Latency, Timing, time_interleaved
 from diffsparse.measuring.recorder import dense_parts
 from diffsparse.measuring.report import Comparison, Measurement
 from diffsparse.undisturbed import undisturbed
@@ -19,21 +19,16 @@ from diffsparse.undisturbed import undisturbed
 Inputs: TypeAlias = Tensor | tuple[Any, ...] | Mapping[str, Any]
 
 
-class Timing(TypedDict, total=False):
-    """The keyword arguments of `measure`."""
-
-    latency: bool
-    seconds: float
-    warmup: int
-    min_runs: int
+@overload
+def measure(
+    model: nn.Module, example_inputs: Inputs, other: None = None, *, latency: bool = ..., **timing: Unpack[Timing]
+) -> Measurement: ...
 
 
 @overload
-def measure(model: nn.Module, example_inputs: Inputs, other: None = None, **timing: Unpack[Timing]) -> Measurement: ...
-
-
-@overload
-def measure(model: nn.Module, example_inputs: Inputs, other: nn.Module, **timing: Unpack[Timing]) -> Comparison: ...
+def measure(
+    model: nn.Module, example_inputs: Inputs, other: nn.Module, *, latency: bool = ..., **timing: Unpack[Timing]
+) -> Comparison: ...
 
 
 def measure(
@@ -42,9 +37,7 @@ def measure(
     other: nn.Module | None = None,
     *,
     latency: bool = True,
-    seconds: float = 1.0,
-    warmup: int = 3,
-    min_runs: int = 10,
+    **timing: Unpack[Timing],
 ) -> Measurement | Comparison:
     """Operations, parameters, memory and time of a model, or of two models compared.
 
@@ -58,9 +51,9 @@ def measure(
         example_inputs: a tensor, a tuple of positional arguments or a dict of keyword arguments, on the model's device.
         other: a second model; both are then timed in turns on the same example.
         latency: whether to measure time at all.
-        seconds: how much time to spend on timing each model.
-        warmup: untimed calls of each model before.
-        min_runs: the least number of timed calls of each model.
+        seconds: how much time to spend on timing each model, 1 by default.
+        warmup: untimed calls of each model before, 3 by default.
+        min_runs: the least number of timed calls of each model, 10 by default.
 
     Example:
         >>> figures = measure(nn.Conv2d(3, 8, 3, padding=1), torch.zeros(1, 3, 32, 32), latency=False)
@@ -69,23 +62,16 @@ def measure(
         >>> measure(nn.Linear(8, 8), torch.zeros(1, 8), nn.Linear(8, 2), latency=False).ratios["macs"]
         0.25
     """
-    timing: Timing = {"latency": latency, "seconds": seconds, "warmup": warmup, "min_runs": min_runs}
     _check("model", model)
     if other is None:
-        return measure_in_turns([model], example_inputs, **timing)[0]
+        return measure_in_turns([model], example_inputs, latency=latency, **timing)[0]
     _check("other", other)
-    first, second = measure_in_turns([model, other], example_inputs, **timing)
+    first, second = measure_in_turns([model, other], example_inputs, latency=latency, **timing)
     return Comparison(model=first, other=second)
 
 
 def measure_in_turns(
-    models: Sequence[nn.Module],
-    example_inputs: Inputs,
-    *,
-    latency: bool = True,
-    seconds: float = 1.0,
-    warmup: int = 3,
-    min_runs: int = 10,
+    models: Sequence[nn.Module], example_inputs: Inputs, *, latency: bool = True, **timing: Unpack[Timing]
 ) -> list[Measurement]:
     """What `measure` returns, for any number of models, all timed in turns on the same example."""
     example = Example.of(example_inputs)
@@ -96,9 +82,7 @@ def measure_in_turns(
     if latency:
         calls = [partial(example.run, each) for each in models]
         with undisturbed(*models, device=example.device):
-            latencies = time_interleaved(
-                calls, device=example.device, seconds=seconds, warmup=warmup, min_runs=min_runs
-            )
+            latencies = time_interleaved(calls, device=example.device, **timing)
     return [
         Measurement(
             name=type(each).__name__,

@@ -171,47 +171,40 @@ def _scaled(match: re.Match[str], width: int) -> int:
     return int(width_multiplier(match, width) * width)
 
 
-def _preresnet(match: re.Match[str], num_classes: int, in_channels: int) -> nn.Module:
-    return PreResNet(int(match["depth"]), num_classes, width=_scaled(match, 16), in_channels=in_channels)
-
-
-def _densenet(match: re.Match[str], num_classes: int, in_channels: int) -> nn.Module:
-    return DenseNet(int(match["depth"]), num_classes, growth=_scaled(match, 12), in_channels=in_channels)
-
-
-def _resnet(match: re.Match[str], num_classes: int, in_channels: int) -> nn.Module:
-    kind = PreActivationResNet if match["preact"] else ResNet
-    return kind(num_classes, width=_scaled(match, 64), in_channels=in_channels)
-
-
-def _mobilenet(match: re.Match[str], num_classes: int, in_channels: int) -> nn.Module:
-    imagenet = match["imagenet"] is not None
-    return MobileNetV1(num_classes, multiplier=width_multiplier(match, 32), imagenet=imagenet, in_channels=in_channels)
-
-
 for _family in (
     Family(
         grammar="preresnet<depth>[-<multiplier>]",
         pattern=f"preresnet{DEPTH}{MULTIPLIER}",
-        build=_preresnet,
+        build=lambda match, classes, channels: PreResNet(
+            int(match["depth"]), classes, width=_scaled(match, 16), in_channels=channels
+        ),
         examples=("preresnet20", "preresnet20-0.5", "preresnet56", "preresnet110", "preresnet164"),
     ),
     Family(
         grammar="densenet<depth>[-<multiplier>]",
         pattern=f"densenet{DEPTH}{MULTIPLIER}",
-        build=_densenet,
+        build=lambda match, classes, channels: DenseNet(
+            int(match["depth"]), classes, growth=_scaled(match, 12), in_channels=channels
+        ),
         examples=("densenet40", "densenet40-0.5"),
     ),
     Family(
         grammar="resnet50[-<multiplier>][-preact]",
         pattern=f"resnet50{MULTIPLIER}(?P<preact>-preact)?",
-        build=_resnet,
+        build=lambda match, classes, channels: (PreActivationResNet if match["preact"] else ResNet)(
+            classes, width=_scaled(match, 64), in_channels=channels
+        ),
         examples=("resnet50", "resnet50-preact"),
     ),
     Family(
         grammar="mobilenetv1[-<multiplier>][-imagenet]",
         pattern=f"mobilenetv1{MULTIPLIER}(?P<imagenet>-imagenet)?",
-        build=_mobilenet,
+        build=lambda match, classes, channels: MobileNetV1(
+            classes,
+            multiplier=width_multiplier(match, 32),
+            imagenet=match["imagenet"] is not None,
+            in_channels=channels,
+        ),
         examples=("mobilenetv1", "mobilenetv1-0.25", "mobilenetv1-0.5-imagenet"),
     ),
 ):

@@ -35,7 +35,7 @@ def save_picture(path: str | os.PathLike[str], figure: "Figure") -> None:
     """
     ending = Path(path).suffix.lower()
     if ending not in FORMATS:
-        raise SparsityError(f"a picture must end in {' or '.join(FORMATS)}, got '{os.fspath(path)}'")
+        raise SparsityError(f"a picture is written as {' or '.join(FORMATS)}, got '{os.fspath(path)}'")
     from matplotlib import rc_context
 
     # without date and random ids, the same figure gives the same file

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from diffsparse.data.part import Batch, IndexedPart, Share, as_slice
+from diffsparse.data.part import Batch, Part, Share, as_slice
 from diffsparse.errors import SparsityError, require_whole
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class TrafficPart(IndexedPart):
+class TrafficPart(Part):
     """Every window of `history` steps that lies in this part together with the step after it.
 
     Inputs are (N, history, nodes), targets (N, nodes) with 0 for a missing speed, both float32 in the units of the
@@ -44,7 +44,7 @@ class TrafficPart(IndexedPart):
     def __len__(self) -> int:
         return len(self.speeds) - self.history
 
-    def _batches(
+    def make_batches(
         self, batches: list[range], order: Tensor, share: Share, drawn_by: tuple[int, int] | None
     ) -> Iterator[Batch]:
         past = torch.arange(self.history)
