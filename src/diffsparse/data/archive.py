@@ -85,21 +85,17 @@ def _unpack(packed: Path, archive: Archive, root: Path) -> Path:
     try:
         draft.mkdir()
         _copy_members(packed, archive, draft)
-        _move(draft, target)
+        try:
+            draft.rename(target)
+        except OSError:
+            # another process may have unpacked the same files first
+            if not target.is_dir():
+                raise
     except (tarfile.TarError, EOFError, zlib.error, OSError) as error:
         raise SparsityError(f"cannot unpack {packed} in {root}: {error}") from error
     finally:
         shutil.rmtree(draft, ignore_errors=True)
     return target
-
-
-def _move(draft: Path, target: Path) -> None:
-    try:
-        draft.rename(target)
-    except OSError:
-        # another process may have unpacked the same files first
-        if not target.is_dir():
-            raise
 
 
 def _copy_members(packed: Path, archive: Archive, folder: Path) -> None:

@@ -39,10 +39,9 @@ class TensorPart(Part):
         if self.labels.shape != self.images.shape[:1] or self.labels.dtype != torch.int64:
             found = f"{tuple(self.labels.shape)} of {self.labels.dtype}"
             raise SparsityError(f"labels must be ({len(self.images)},) of torch.int64, one per image, got {found}")
-        if len(self.normalisation.mean) != self.images.shape[1]:
-            raise SparsityError(
-                f"normalisation is for {len(self.normalisation.mean)} channels, the images have {self.images.shape[1]}"
-            )
+        expected, channels = len(self.normalisation.mean), self.images.shape[1]
+        if expected != channels:
+            raise SparsityError(f"normalisation is for {expected} channels, the images have {channels}")
 
     def __len__(self) -> int:
         return len(self.images)

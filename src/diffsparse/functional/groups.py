@@ -16,9 +16,7 @@ def group_dims(alpha: Tensor, dim: Dims, name: str = "alpha") -> tuple[int, ...]
     require_floats(name, alpha)
     given = tuple(dim) if isinstance(dim, tuple | list) else (dim,)
     if alpha.dim() == 0 or not given:
-        raise SparsityError(
-            f"{name} needs at least one dimension to compete along, got shape {tuple(alpha.shape)} and dim={dim}"
-        )
+        raise SparsityError(f"{name} needs at least one dimension, got shape {tuple(alpha.shape)} and dim={dim}")
     for d in given:
         if not isinstance(d, int) or not -alpha.dim() <= d < alpha.dim():
             raise SparsityError(f"dim={d!r} is out of range for {name} of shape {tuple(alpha.shape)}")

@@ -104,13 +104,8 @@ def simplex_threshold(alpha: Tensor, beta: Tensor, dim: Dims = -1, *, rgf: float
     overflow. With `rgf` the elu therefore sees `p - sigmoid(beta)`, the distance to the threshold relative to the sum
     of the group.
 
-    Args:
-        alpha: free parameters of any shape; entries along `dim` compete with each other.
-        beta: one free scalar per group (the shape of `alpha` without `dim`), or one scalar for all groups.
-        dim: the dimension, or tuple of dimensions, of one competition group.
-        rgf: `elu_alpha` of rectified gradient flow, or None for plain relu.
-
-    Returns a tensor like `alpha`; each group sums to 1, or is all zero if every entry is below the threshold.
+    The arguments are those of `signed_threshold`. Returns a tensor like `alpha`; each group sums to 1, or is all zero
+    if every entry is below the threshold.
 
     Edges: an all-dropped group gives zeros and finite gradients (zero without `rgf`). A group of one entry is 1
     until `sigmoid(beta)` rounds to 1. Half-precision input is computed in float32.

@@ -1,8 +1,7 @@
 """Pictures of a learned graph, as nodes and lines or as a matrix of colours, compared with a given map."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -32,16 +31,12 @@ FEW_LINES = 300
 THINNEST, THICKEST = 0.8, 3.6
 
 
-@dataclass(frozen=True, kw_only=True)
-class Style:
-    """How the lines of one kind look."""
+class Style(NamedTuple):
+    """How the lines of one kind look; lines of a higher layer cover those of a lower one."""
 
     colour: str
-    """Colour of the line."""
     layer: float
-    """Lines of a higher layer cover those of a lower one."""
     dashes: Literal["solid", "dashed"] = "solid"
-    """Whether the line has gaps."""
 
 
 ON_MAP = Style(colour="#1f6fb4", layer=2.2)

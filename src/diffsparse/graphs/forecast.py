@@ -87,9 +87,8 @@ def _errors(predicted: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
     require_floats("predicted", predicted)
     require_floats("target", target)
     if predicted.shape != target.shape:
-        raise SparsityError(
-            f"predicted and target must have the same shape, got {tuple(predicted.shape)} and {tuple(target.shape)}"
-        )
+        shapes = f"{tuple(predicted.shape)} and {tuple(target.shape)}"
+        raise SparsityError(f"predicted and target must have the same shape, got {shapes}")
     at_least_float32 = torch.promote_types(torch.promote_types(predicted.dtype, target.dtype), torch.float32)
     return predicted.to(at_least_float32) - target.to(at_least_float32), target != 0
 

@@ -16,10 +16,8 @@ def require_adjacency(value: Tensor) -> Tensor:
     wrong = ~torch.isfinite(weights) | (weights < 0)
     if bool(wrong.any()):
         row, column = wrong.nonzero()[0].tolist()
-        raise SparsityError(
-            f"adjacency must have finite, non-negative weights, "
-            f"got {weights[row, column].item():g} in row {row}, column {column}"
-        )
+        found = f"{weights[row, column].item():g} in row {row}, column {column}"
+        raise SparsityError(f"adjacency must have finite, non-negative weights, got {found}")
     return weights
 
 

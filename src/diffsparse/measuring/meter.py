@@ -10,9 +10,8 @@ from torch.nn.parameter import is_lazy
 
 from diffsparse.errors import SparsityError, require_module
 from diffsparse.example import Example
-from diffsparse.measuring.cost import count
+from diffsparse.measuring.cost import count, dense_parts
 from diffsparse.measuring.latency import Latency, Timing, time_interleaved
-from diffsparse.measuring.recorder import dense_parts
 from diffsparse.measuring.report import Comparison, Measurement
 from diffsparse.undisturbed import undisturbed
 

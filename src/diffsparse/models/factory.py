@@ -66,13 +66,8 @@ def create(name: str, num_classes: int = 10, *, in_channels: int = 3) -> nn.Modu
     (in a DenseNet the growth) and defaults to 1. The variants are `preact` of `resnet50`, `imagenet` (for large
     images) of the MobileNets and `small` (for images of 8 pixels) of the wired one. `names()` lists examples.
 
-    Args:
-        name: which network.
-        num_classes: size of the output.
-        in_channels: channels of the image.
-
-    Raises:
-        SparsityError: the name is unknown, or there is no network of such a size.
+    `num_classes` is the size of the output, `in_channels` the channels of the image. Raises `SparsityError` if the name
+    is unknown or there is no network of that size.
 
     Example:
         >>> import torch

@@ -1,8 +1,7 @@
 """Pre-activation residual networks for small images, and the parts they share with other networks."""
 
 import math
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Callable, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -62,20 +61,13 @@ def shortcut(in_channels: int, out_channels: int, stride: int) -> nn.Module:
     return nn.Conv2d(in_channels, out_channels, 1, stride, bias=False)
 
 
-class ResidualBlock(Protocol):
-    """A class of residual blocks with `planes * expansion` output channels."""
-
-    @property
-    def expansion(self) -> int: ...
-
-    def __call__(self, in_channels: int, planes: int, stride: int) -> nn.Module: ...
-
-
-def residual_stages(block: ResidualBlock, width: int, blocks: Sequence[int]) -> tuple[nn.Sequential, int]:
+def residual_stages(
+    block: Callable[[int, int, int], nn.Module], expansion: int, width: int, blocks: Sequence[int]
+) -> tuple[nn.Sequential, int]:
     """One stage per entry of `blocks`, for an input of `width` channels; and the channels of the output.
 
-    The first stage keeps the resolution and has `width` planes; every other stage halves the resolution and doubles the
-    planes.
+    `block(in_channels, planes, stride)` makes a residual block with `planes * expansion` output channels. The first stage
+    keeps the resolution and has `width` planes; each further stage halves the resolution and doubles the planes.
     """
     channels = width
     stages: list[nn.Module] = []
@@ -84,7 +76,7 @@ def residual_stages(block: ResidualBlock, width: int, blocks: Sequence[int]) -> 
         layers: list[nn.Module] = []
         for index in range(count):
             layers.append(block(channels, planes, 2 if stage > 0 and index == 0 else 1))
-            channels = planes * block.expansion
+            channels = planes * expansion
         stages.append(nn.Sequential(*layers))
     return nn.Sequential(*stages), channels
 
@@ -157,5 +149,5 @@ class PreResNet(PreActivationNet):
         if depth < 2 + per_block or (depth - 2) % per_block:
             raise SparsityError(f"a ResNet of {block.__name__}s has depth {per_block}n + 2, n at least 1; got {depth}")
         stem = nn.Conv2d(in_channels, width, 3, 1, 1, bias=False)
-        stages, channels = residual_stages(block, width, [(depth - 2) // per_block] * 3)
+        stages, channels = residual_stages(block, block.expansion, width, [(depth - 2) // per_block] * 3)
         super().__init__(stem, stages, channels, num_classes)

@@ -59,7 +59,9 @@ class ResNet(nn.Module):
         super().__init__()
         require_whole("num_classes", num_classes, low=1)
         self.stem = nn.Sequential(_first(in_channels, width, blocks), nn.BatchNorm2d(width), nn.ReLU(), _pool())
-        self.stages, channels = residual_stages(PostActivationBottleneck, width, blocks)
+        self.stages, channels = residual_stages(
+            PostActivationBottleneck, PostActivationBottleneck.expansion, width, blocks
+        )
         self.classifier = nn.Linear(channels, num_classes)
         self.apply(initialise)
 
@@ -83,7 +85,7 @@ class PreActivationResNet(PreActivationNet):
         self, num_classes: int = 1000, *, blocks: Sequence[int] = RESNET50, width: int = 64, in_channels: int = 3
     ) -> None:
         stem = nn.Sequential(_first(in_channels, width, blocks), _pool())
-        stages, channels = residual_stages(Bottleneck, width, blocks)
+        stages, channels = residual_stages(Bottleneck, Bottleneck.expansion, width, blocks)
         super().__init__(stem, stages, channels, num_classes)
 
 
