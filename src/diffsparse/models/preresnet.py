@@ -66,8 +66,8 @@ def residual_stages(
 ) -> tuple[nn.Sequential, int]:
     """One stage per entry of `blocks`, for an input of `width` channels; and the channels of the output.
 
-    `block(in_channels, planes, stride)` makes a residual block with `planes * expansion` output channels. The first stage
-    keeps the resolution and has `width` planes; each further stage halves the resolution and doubles the planes.
+    `block(in_channels, planes, stride)` makes a residual block with `planes * expansion` output channels. The first
+    stage keeps the resolution and has `width` planes; each further stage halves the resolution and doubles the planes.
     """
     channels = width
     stages: list[nn.Module] = []
