@@ -48,7 +48,7 @@ def _zero(norm: nn.BatchNorm2d, rate: float, generator: torch.Generator) -> None
 
 
 class Selected(nn.Module):
-    """What one would write by hand for a pre-activation block: pick channels, then batch norm."""
+    """What one would write by hand in a pre-activation block: select channels, then batch norm."""
 
     def __init__(self, index: Tensor, norm: nn.Module) -> None:
         super().__init__()
@@ -60,7 +60,7 @@ class Selected(nn.Module):
 
 
 class HandBuilt(nn.Module):
-    """The compact net written out by hand with ordinary layers of the same widths."""
+    """The compact network written by hand with ordinary layers of the same widths."""
 
     def __init__(self, small: PreResNet) -> None:
         super().__init__()
@@ -107,7 +107,7 @@ def _same_norm(norm: nn.BatchNorm2d) -> nn.Module:
 
 
 def learned_net(depth: int, epochs: int, strength: float) -> nn.Module:
-    """A gated net whose zeros were learned, on digits: in training whole blocks die, and channels unevenly."""
+    """A gated network with zeros learned on digits: training kills whole blocks, and channels unevenly."""
     name = f"preresnet{depth}"
     recipe = Recipe(
         model=name,
@@ -149,7 +149,7 @@ def latency(gated: nn.Module, x: Tensor, rounds: int) -> dict[str, Any]:
 
 
 def latencies(args: argparse.Namespace) -> list[dict[str, Any]]:
-    """One row of `latency` for each net: zeros at random, and learned ones."""
+    """One row of `latency` per network, with random and with learned zeros."""
     rows = []
     # depth, width, share of dead channels, share of dead blocks
     for depth, width, channel_rate, block_rate in (
@@ -192,7 +192,7 @@ def _torch_pruning(model: nn.Module, x: Tensor) -> None:
 
 
 def _torch_pruning_on_a_copy(model: nn.Module, x: Tensor) -> None:
-    """As `compact`, which leaves the model as it is."""
+    """Like `compact`, which leaves the model unchanged."""
     _torch_pruning(copy.deepcopy(model), x)
 
 
@@ -201,7 +201,7 @@ def _one_run(tool: str, depth: int, queue: Any) -> None:
     torch.manual_seed(0)
     model = bake(zero_gates(PreResNet(depth, bottleneck=True), 0.5, 0.0))
     x = torch.randn(1, 3, 32, 32)
-    # with gradients the allocator would keep what the tool's own forward pass is going to take
+    # with gradients, the allocator would keep memory that the tool's own forward pass then reuses
     with torch.no_grad():
         model(x)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -220,7 +220,7 @@ TOOLS: dict[str, Callable[[nn.Module, Tensor], None]] = {
 
 
 def compaction_time(depth: int, rounds: int) -> dict[str, Any]:
-    """Seconds and extra memory of compaction, each run in a process of its own, in turns."""
+    """Seconds and extra memory of compaction; each run has its own process, in turns."""
     context = multiprocessing.get_context("spawn")
     runs: dict[str, list[tuple[float, int]]] = {tool: [] for tool in TOOLS}
     for _ in range(rounds):

@@ -1,4 +1,4 @@
-"""One training step of a gated net against the plain one: time and peak memory, interleaved in one run."""
+"""One training step of a gated network against the plain one: time and peak memory, interleaved in one run."""
 
 import argparse
 import statistics
@@ -40,7 +40,9 @@ def main() -> None:
         "targets": {"time_ratio": 1.05, "memory_ratio": 1.02},
     }
     for kind in steps:
-        print(f"{kind:<6} {results['median_seconds'][kind] * 1e3:8.1f} ms a step, peak {memory[kind] / 2**20:7.1f} MiB")
+        print(
+            f"{kind:<6} {results['median_seconds'][kind] * 1e3:8.1f} ms per step, peak {memory[kind] / 2**20:7.1f} MiB"
+        )
     print(f"gated / plain: time {results['time_ratio']:.3f}, memory {results['memory_ratio']:.4f}")
     print(f"written to {write_record('gate_overhead', results).name}")
 

@@ -1,4 +1,4 @@
-"""Learning a graph: cost of a training step as it grows, two ways to balance, dense against sparse evaluation."""
+"""Learning a graph: how the cost of a training step grows, two ways to balance, dense against sparse evaluation."""
 
 import argparse
 import math
@@ -20,11 +20,11 @@ BALANCES: dict[str, Callable[[Tensor], Tensor]] = {"fixed": balanced_normalize, 
 
 
 def roads(nodes: int, density: float, two_way: bool = True) -> Tensor:
-    """Each node reads itself and the nodes next to it, on both sides or only on one; bool (nodes, nodes)."""
+    """Each node reads itself and its neighbours, on both sides or only on one; bool (nodes, nodes)."""
     offset = (torch.arange(nodes).unsqueeze(0) - torch.arange(nodes).unsqueeze(1)) % nodes
     reach = max(1, round(density * nodes))
     if not two_way:
-        # a chain of one-way streets that does not close: no non-zero but the diagonal lies on a cycle
+        # an open chain of one-way streets: only the diagonal lies on a cycle
         return ((offset <= reach) & (torch.arange(nodes).unsqueeze(1) + offset < nodes)).bool()
     return (offset <= reach // 2) | (offset >= nodes - reach // 2)
 
@@ -95,7 +95,7 @@ def steps(sizes: list[int], batch: int, rounds: int) -> dict[str, Any]:
 
 
 def balances(sizes: list[int], density: float, rounds: int) -> dict[str, Any]:
-    """Only the normalisation, on the start of a training and on sparse patterns."""
+    """Only the normalisation, at the start of training and on sparse patterns."""
     print("balancing alone, forward and backward")
     results: dict[str, Any] = {}
     patterns = {
@@ -119,7 +119,7 @@ def balances(sizes: list[int], density: float, rounds: int) -> dict[str, Any]:
 
 
 def evaluation(sizes: list[int], densities: list[float], batch: int, rounds: int) -> list[dict[str, Any]]:
-    """Five layers in eval mode with a dense adjacency and with a CSR one, whose conversion is counted in."""
+    """Five layers in eval mode with a dense adjacency and with a CSR one, including its conversion."""
     print(f"evaluation of five graph convolutions of width 64, batch {batch}; conversion included")
     rows = []
     for nodes in sizes:

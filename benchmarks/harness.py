@@ -1,11 +1,9 @@
-"""What every benchmark shares: interleaved timing, peak memory of one call, a JSON record."""
+"""What the benchmarks share: interleaved timing, peak memory of one call, a JSON record."""
 
 import ctypes
 import json
 import platform
-import random
 import statistics
-import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -17,15 +15,16 @@ from torch.optim import Optimizer
 from torch.profiler import ProfilerActivity, profile
 
 import diffsparse as ds
+from diffsparse.measuring.latency import interleaved_seconds
 
 RESULTS = Path(__file__).parent / "results"
 
 
 def keep_memory() -> bool:
-    """Let the C library keep freed memory, as the allocators of servers do; whether it could be told so.
+    """Tell the C library to keep freed memory, as allocators of servers do; returns whether that worked.
 
-    By default it hands large tensors back to the system at once, and the page faults of the next ones hit one network
-    harder than another by chance.
+    By default it returns large tensors to the system at once, and the page faults of the next ones slow down one
+    network more than another by chance.
     """
     trim_threshold, mmap_max = -1, -4
     try:
@@ -38,22 +37,11 @@ def keep_memory() -> bool:
 def interleaved_times(
     calls: Mapping[str, Callable[[], object]], rounds: int, warmup: int = 2
 ) -> dict[str, list[float]]:
-    """Seconds of each call, one of each a round, so that drift of the machine hits all alike.
-
-    Each round has an order of its own: what ran before leaves memory and caches in a better or worse state.
-    """
-    for _ in range(warmup):
-        for call in calls.values():
-            call()
-    times: dict[str, list[float]] = {name: [] for name in calls}
-    order, shuffler = list(calls), random.Random(0)
-    for _ in range(rounds):
-        shuffler.shuffle(order)
-        for name in order:
-            began = time.perf_counter()
-            calls[name]()
-            times[name].append(time.perf_counter() - began)
-    return times
+    """The seconds of each call in each round, timed in turns on the CPU."""
+    times = interleaved_seconds(
+        list(calls.values()), device=torch.device("cpu"), seconds=0, warmup=warmup, min_runs=rounds
+    )
+    return dict(zip(calls, times, strict=True))
 
 
 def median_ratio(times: Mapping[str, list[float]], over: str, under: str) -> float:
@@ -62,7 +50,7 @@ def median_ratio(times: Mapping[str, list[float]], over: str, under: str) -> flo
 
 
 def peak_bytes(call: Callable[[], object]) -> int:
-    """Most bytes that tensors allocated by one call hold at once, from PyTorch's own allocator events."""
+    """The most memory that the tensors allocated by one call take at once, from PyTorch's allocator events."""
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as record:
         call()
     events = record.profiler.kineto_results.events()  # type: ignore[union-attr]

@@ -1,4 +1,4 @@
-"""Images a second of the training loop against a bare one in PyTorch: same model and data, interleaved in one run."""
+"""Images per second of the training loop against a bare PyTorch loop: same model and data, interleaved in one run."""
 
 import argparse
 import statistics
@@ -12,9 +12,7 @@ import torch.nn.functional as F
 from harness import median_ratio, write_record
 from torch import Tensor
 
-from diffsparse.data import DataSet
-from diffsparse.data.normalise import Normalisation
-from diffsparse.data.tensor_part import TensorPart
+from diffsparse.data import DataSet, Normalisation, TensorPart
 from diffsparse.methods import Gated, Method
 from diffsparse.models import create
 from diffsparse.training import Recipe, Watcher
@@ -37,7 +35,7 @@ def synthetic(count: int) -> tuple[Tensor, Tensor]:
 
 
 def bare_epoch(model_name: str, images: Tensor, labels: Tensor, batch: int) -> Epoch:
-    """An epoch as one would write it by hand: a batch, the loss, a step; gives its seconds."""
+    """An epoch as one would write it by hand: batch, loss, step; returns its seconds."""
     torch.manual_seed(0)
     model = create(model_name).train()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, nesterov=True, weight_decay=1e-4)
@@ -57,7 +55,7 @@ def bare_epoch(model_name: str, images: Tensor, labels: Tensor, batch: int) -> E
 
 
 def trainer_epoch(model_name: str, images: Tensor, labels: Tensor, batch: int, gated: bool, folder: Path) -> Epoch:
-    """An epoch of the package's own loop, without the test and the checkpoint at its end; gives its seconds."""
+    """An epoch of the package's own loop, without the test and the checkpoint at its end; returns its seconds."""
     torch.manual_seed(0)
     part = TensorPart(images=images, labels=labels, normalisation=Normalisation(mean=(0.0,) * 3, std=(1.0,) * 3))
     test = TensorPart(images=images[:1], labels=labels[:1], normalisation=part.normalisation)
@@ -96,7 +94,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", default="preresnet20-0.5")
     parser.add_argument("--batch", type=int, default=128)
-    parser.add_argument("--steps", type=int, default=5, help="steps an epoch; each is timed as a whole")
+    parser.add_argument("--steps", type=int, default=5, help="steps per epoch; an epoch is timed as a whole")
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--threads", type=int, default=1)
     args = parser.parse_args()

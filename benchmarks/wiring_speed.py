@@ -1,7 +1,7 @@
-"""What a training step of a wired network costs beside a MobileNet of equal dense MACs, and what compaction gives back.
+"""What a training step of a wired network costs compared with a MobileNet of equal MACs, and what compaction saves.
 
-Edges die at random here, the worst case for compaction: hardly any node loses all of its edges. Give a network that
-`diffsparse train` has left, with learned zeros, by `--trained`; it is timed as well.
+Edges die at random here, the worst case for compaction: hardly any node loses all of its edges. Use `--trained` to
+also time a network with learned zeros that `diffsparse train` wrote.
 """
 
 import argparse
@@ -21,11 +21,11 @@ from diffsparse.wiring import Differentiable, Proximal, compact_wiring, wiring_c
 from diffsparse.wiring.mobilenet import WiredMobileNet
 
 TARGET = 3.0
-"""How many times faster than the gated network the compact one is to be where 95 % of the edges are gone."""
+"""The wanted speed-up of the compact network over the gated one if 95 % of the edges are gone."""
 
 
 def step_of(model: nn.Module, batch: int) -> Callable[[], None]:
-    """One step on random images: forward, loss (with penalty where there are gates), backward, SGD."""
+    """One step on random images: forward, loss (with penalty if there are gates), backward, SGD."""
     gated = any(isinstance(module, ds.SignedGate) for module in model.modules())
     penalty = ds.Penalty(model, strength=1e-5) if gated else None
     optimizer = torch.optim.SGD(ds.parameter_groups(model), lr=0.01, momentum=0.9)
@@ -41,7 +41,7 @@ def mobilenet_of(macs: int) -> tuple[MobileNetV1, float]:
             image = torch.empty(1, 3, 32, 32)
         return abs(ds.measure(net, image, latency=False).macs / macs - 1)
 
-    # MACs grow about with the square of the width, and are 46 million at width 1
+    # MACs grow roughly with the square of the width, and are 46 million at width 1
     near = (macs / 46e6) ** 0.5
     multiplier = min((near * (1 + step / 50) for step in range(-15, 16)), key=apart)
     return MobileNetV1(multiplier=multiplier), multiplier
@@ -72,7 +72,7 @@ def training(width: float, batch: int, rounds: int) -> dict[str, Any]:
 
 
 def with_dead_edges(width: float, rate: float) -> WiredMobileNet:
-    """A gated network, edges dead at random, batch norms as after training."""
+    """A gated network with random dead edges and batch norms as after training."""
     torch.manual_seed(0)
     net = WiredMobileNet(width=width)
     for stage in net.stages:
@@ -86,7 +86,7 @@ def with_dead_edges(width: float, rate: float) -> WiredMobileNet:
 
 
 def trained(model: str, path: Path) -> nn.Module:
-    """The network that `diffsparse train --method ds` has left in a file."""
+    """The network that `diffsparse train --method ds` wrote to a file."""
     net: nn.Module = ds.load(path, create(model, num_classes=10)).eval()
     return net
 

@@ -46,7 +46,7 @@ def test_nested_tensors_are_found_and_described():
         ({}, "no tensor"),
         ((3, "a"), r"no tensor: \(3, 'a'\)"),
         ({1: X}, "strings"),
-        (torch.zeros(0, 3), r"without elements: float32\[0, 3\]"),
+        (torch.zeros(0, 3), r"an empty tensor: float32\[0, 3\]"),
     ],
 )
 def test_wrong_examples(wrong, message):

@@ -1,4 +1,4 @@
-"""The errors and warnings that users of the package see, and the checks of arguments that raise them."""
+"""The errors and warnings of the package, and the checks of arguments that raise them."""
 
 import math
 import numbers
@@ -10,15 +10,15 @@ Module = TypeVar("Module", bound=nn.Module)
 
 
 class SparsityError(ValueError):
-    """A mistake in how the package was called; the message names the value and what was expected."""
+    """The package was called in a wrong way; the message names the value and what was expected."""
 
 
 class CheckpointError(SparsityError):
-    """A file that cannot be written, read or fitted to a model; the message names the file and the cause."""
+    """A file cannot be written, read or fitted to a model; the message names the file and the cause."""
 
 
 class SparsityWarning(UserWarning):
-    """Something was done that the caller may not have meant; the message names the layer."""
+    """Something happened that the caller may not have meant; the message names the layer."""
 
 
 def require_number(
@@ -48,7 +48,7 @@ def require_whole(name: str, value: object, *, low: int | None = None, high: int
 
 
 def require_floats(name: str, value: object) -> None:
-    """Raise unless `value` is a floating-point tensor; looks at its dtype only, never at its entries."""
+    """Raise unless `value` is a floating-point tensor; checks only its dtype, never its entries."""
     if not isinstance(value, Tensor):
         raise SparsityError(f"{name} must be a floating-point tensor, got {type(value).__name__}")
     if not value.is_floating_point():

@@ -1,4 +1,4 @@
-"""The example a model is measured on: a tensor, a tuple of arguments or a dict of keyword arguments."""
+"""The example input of a model: a tensor, a tuple of arguments or a dict of keyword arguments."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ class Example:
 
     @classmethod
     def of(cls, example_inputs: Any) -> "Example":
-        """Arguments from a tensor, a tuple or a mapping; tensors are copied, so a model may write to them."""
+        """Arguments from a tensor, a tuple or a mapping; tensors are copied, so the model may overwrite them."""
         if isinstance(example_inputs, Tensor):
             example_inputs = (example_inputs,)
         if isinstance(example_inputs, Mapping):
@@ -37,36 +37,34 @@ class Example:
         elif isinstance(example_inputs, tuple):
             args, kwargs = example_inputs, {}
         else:
-            raise SparsityError(
-                "example_inputs is a tensor, a tuple of positional arguments or a dict of keyword arguments; "
-                f"got {type(example_inputs).__name__}"
-            )
+            found = type(example_inputs).__name__
+            raise SparsityError(f"example_inputs must be a tensor, a tuple or a dict of arguments, got {found}")
         if not all(isinstance(key, str) for key in kwargs):
-            raise SparsityError(f"keyword arguments have strings for names; got {list(kwargs)}")
+            raise SparsityError(f"the keys of example_inputs must be strings, got {list(kwargs)}")
         example = cls(args=tree_map(_copy, args), kwargs=tree_map(_copy, kwargs))
         if not example.tensors:
-            raise SparsityError(f"example_inputs holds no tensor: ({example})")
+            raise SparsityError(f"example_inputs has no tensor: ({example})")
         if any(tensor.numel() == 0 for tensor in example.tensors):
-            raise SparsityError(f"example_inputs holds a tensor without elements: {example}")
+            raise SparsityError(f"example_inputs has an empty tensor: {example}")
         return example
 
     @property
     def inputs(self) -> Any:
-        """In the form that `of` takes."""
+        """The arguments in the form that `of` takes."""
         return self.kwargs if self.kwargs else self.args
 
     @property
     def tensors(self) -> list[Tensor]:
-        """Every tensor among the arguments, nested ones too."""
+        """All tensors among the arguments, including nested ones."""
         return [leaf for leaf in tree_leaves((self.args, self.kwargs)) if isinstance(leaf, Tensor)]
 
     @property
     def device(self) -> torch.device:
-        """Where the first tensor is."""
+        """The device of the first tensor."""
         return self.tensors[0].device
 
     def run(self, model: nn.Module) -> Any:
-        """Call `model`; what it raises is kept as the cause of an error that names the shapes."""
+        """Call `model`; if it raises, the error names the shapes and keeps the cause."""
         try:
             return model(*self.args, **self.kwargs)
         except Exception as error:

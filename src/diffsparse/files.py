@@ -1,4 +1,4 @@
-"""Files that are either the old one or the new one, never half of it."""
+"""Atomic files: after a crash there is the old file or the new one, never half of it."""
 
 import contextlib
 import json
@@ -13,7 +13,7 @@ from diffsparse.errors import CheckpointError
 
 
 def require_path(value: str | os.PathLike[str]) -> str:
-    """The path as a string; raises unless it is one, or an object that stands for one."""
+    """The path as a string; raises unless `value` is a path."""
     name = os.fspath(value) if isinstance(value, str | os.PathLike) else None
     if not isinstance(name, str) or not name or "\0" in name:
         raise CheckpointError(f"path must be the path of a file, got {value!r}")
@@ -22,10 +22,10 @@ def require_path(value: str | os.PathLike[str]) -> str:
 
 @contextmanager
 def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
-    """A new file in the same folder that takes the place of `path` when the block ends without an error.
+    """A new file in the same folder that replaces `path` when the block ends without an error.
 
-    Its bytes are on the disk before it gets its name, so that a crash leaves the old file or the new one. After an
-    error the old file is as it was and the new one is gone. A symbolic link is followed, not replaced.
+    Its bytes are on the disk before it gets its name. After an error the old file is unchanged and the new one is
+    removed. A symbolic link is followed, not replaced.
 
     Example:
         >>> import tempfile
@@ -59,7 +59,7 @@ def write_text(path: str | os.PathLike[str], text: str) -> None:
 
 
 def write_json(path: str | os.PathLike[str], data: Any) -> None:
-    """Write plain data in one step, to be read by people too."""
+    """Write plain data in one step, indented for people to read."""
     write_text(path, json.dumps(data, indent=2) + "\n")
 
 
@@ -76,7 +76,7 @@ def _check_target(path: str | os.PathLike[str], target: Path) -> None:
 
 
 def _sync_folder(folder: Path) -> None:
-    # the file is complete and in its place by now; some systems cannot sync a folder
+    # the file is already complete and in place; some systems cannot sync a folder
     with contextlib.suppress(OSError):
         handle = os.open(folder, os.O_RDONLY)
         try:

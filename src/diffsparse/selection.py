@@ -14,12 +14,12 @@ Selection = str | type[nn.Module] | Predicate | Sequence["str | type[nn.Module] 
 def select(
     model: nn.Module, only: Selection | None, candidates: Collection[nn.Module], kind: str = "module"
 ) -> set[nn.Module]:
-    """Those of the `candidates` in `model` that `only` chooses; all of them for None.
+    """The `candidates` in `model` that `only` chooses; all of them for None.
 
     A string is a glob on the qualified name (`layer1.*.bn?`), a type is an isinstance test; both choose every
-    candidate inside the modules they match. A function gets name and module of each candidate and chooses just that.
-    A sequence chooses what any of its members chooses. A member that chooses nothing raises an error, which calls
-    the candidates `kind`.
+    candidate inside the modules they match. A function gets name and module of each candidate and says whether to
+    choose it. A sequence chooses what any of its members chooses. A member that chooses nothing is an error; `kind` is
+    what the message calls a candidate.
     """
     if only is None:
         return set(candidates)
@@ -46,8 +46,7 @@ def _chosen(model: nn.Module, member: object, candidates: set[nn.Module]) -> Ite
                 yield module
             continue
         else:
-            raise SparsityError(
-                f"a selection is a name pattern, a module type or a function of name and module; got {member!r}"
-            )
+            kinds = "a name pattern, a module type or a function of name and module"
+            raise SparsityError(f"a selection is {kinds}; got {member!r}")
         if matched:
             yield from candidates.intersection(module.modules())

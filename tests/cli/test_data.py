@@ -80,7 +80,7 @@ def test_download_is_passed_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["mnist"], "data must be one of digits"),
+        (["mnist"], "data set must be one of digits"),
         (["cifar10"], "set DIFFSPARSE_DATA"),
         (["cifar10", "--root", "/nowhere"], "data root /nowhere does not exist"),
         (["cifar10", "--root", "."], "holds neither the folder cifar-10-batches-bin nor"),

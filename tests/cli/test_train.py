@@ -112,7 +112,7 @@ class TestRuns:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--data", "mnist"], "data must be one of digits"),
+        (["--data", "mnist"], "data set must be one of digits"),
         (["--data", "cifar10", "--data-root", "/nowhere"], "data root /nowhere does not exist"),
     ],
 )

@@ -93,7 +93,7 @@ def test_a_wrong_label_names_the_file_and_the_record(
     path.write_bytes(content)
     with pytest.raises(SparsityError) as raised:
         open_cifar(layout, tmp_path)
-    expected = f"{path} has the label {value} in record 7, counted from 0, where 0 to {most} is expected"
+    expected = f"{path} has the label {value} in record 7, counted from 0; expected 0 to {most}"
     assert str(raised.value) == expected
 
 

@@ -3,7 +3,8 @@ from pathlib import Path
 import pytest
 
 from diffsparse import SparsityError
-from diffsparse.data import DataSet, names, open_data
+from diffsparse.data import DataRequest, DataSet, names, open_data, register_data
+from diffsparse.data.factory import DATA_SETS
 from diffsparse.traffic.data import TRAFFIC_NAMES
 from tests.data.fakes import SMALL10, SMALL100, write_cifar, write_images
 
@@ -64,7 +65,7 @@ def test_wishes_reach_the_data_set(root: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "wishes", "message"),
     [
-        ("mnist", {}, "data must be one of digits, cifar10, cifar100, imagenet, folder"),
+        ("mnist", {}, "data set must be one of digits, cifar10, cifar100, imagenet, folder"),
         ("digits", {"image_size": 16}, "digits has images of 8 x 8, got image_size 16"),
         ("cifar100", {"image_size": 224}, "cifar100 has images of 32 x 32, got image_size 224"),
         ("folder", {"image_size": 0}, "image_size must be a whole number of at least 1, got 0"),
@@ -90,3 +91,26 @@ def test_a_traffic_data_set_by_its_name(tmp_path: Path) -> None:
         open_data("los-loop", root=tmp_path, download=True)
     with pytest.raises(SparsityError, match="has no images"):
         open_data("los-loop", root=tmp_path, image_size=8)
+
+
+def test_a_registered_data_set_is_opened_by_its_name(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(DATA_SETS, "_things", dict(DATA_SETS.items()))
+    asked = []
+
+    def opener(request: DataRequest) -> DataSet:
+        asked.append(request)
+        return open_data("digits")
+
+    register_data("mine", opener)
+    assert "mine" in names()
+    assert open_data("mine", root=tmp_path, augment=False, image_size=9, download=True).num_outputs == 10
+    assert asked == [DataRequest(name="mine", root=tmp_path, augment=False, image_size=9, download=True)]
+    assert asked[0].folder() == tmp_path
+
+
+@pytest.mark.parametrize(
+    ("name", "message"), [("digits", "already a data set called 'digits'"), ("", "non-empty string")]
+)
+def test_a_name_is_registered_once(name: str, message: str) -> None:
+    with pytest.raises(SparsityError, match=message):
+        register_data(name, lambda _: open_data("digits"))

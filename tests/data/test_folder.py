@@ -69,7 +69,7 @@ def test_images_of_imagenet_that_are_not_sorted_into_classes(tmp_path: Path) -> 
         for image in folder.iterdir():
             image.rename(tmp_path / "val" / f"{folder.name}{image.name}")
         folder.rmdir()
-    with pytest.raises(SparsityError, match=r"val must hold one folder of images a class, but holds n014407640\.JPEG"):
+    with pytest.raises(SparsityError, match=r"val must hold one folder .* per class, but holds n014407640\.JPEG"):
         open_imagenet(tmp_path)
 
 
@@ -93,7 +93,7 @@ def test_a_root_without_parts_says_what_is_there(tmp_path: Path) -> None:
 def test_a_part_without_classes_is_named(tmp_path: Path) -> None:
     write_images(tmp_path / "train", {"a": 1})
     (tmp_path / "test").mkdir()
-    with pytest.raises(SparsityError, match="test must hold one folder of images a class, but holds nothing"):
+    with pytest.raises(SparsityError, match="test must hold one folder of images per class, but holds nothing"):
         open_folder(tmp_path)
 
 

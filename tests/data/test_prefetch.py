@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 import diffsparse.data
-from diffsparse.data.prefetch import THREAD_NAME, ahead
+from diffsparse.data.prefetch import THREAD_NAME, prefetched
 
-MODULE = Path(diffsparse.data.__file__).with_name("ahead.py")
+MODULE = Path(diffsparse.data.__file__).with_name("prefetch.py")
 
 
 def running() -> list[threading.Thread]:
@@ -53,7 +53,7 @@ def settled(source: Source) -> int:
 @pytest.mark.parametrize("depth", [1, 2, 5])
 def test_items_come_in_order_and_not_too_far_ahead(depth: int) -> None:
     source = Source()
-    items = ahead(source.items(20), depth)
+    items = prefetched(source.items(20), depth)
     assert source.made == 0
     assert next(items) == 0
     assert settled(source) == 1 + depth
@@ -68,7 +68,7 @@ def test_makes_an_item_while_the_one_before_is_used() -> None:
             yield number
 
     began = time.perf_counter()
-    for _ in ahead(slow()):
+    for _ in prefetched(slow()):
         time.sleep(0.04)
     # one after the other would be 0.4 s at least
     assert time.perf_counter() - began < 0.36
@@ -76,7 +76,7 @@ def test_makes_an_item_while_the_one_before_is_used() -> None:
 
 def test_closing_ends_the_thread_and_the_source() -> None:
     source = Source()
-    items = ahead(source.items(10**9))
+    items = prefetched(source.items(10**9))
     next(items)
     assert len(running()) == 1
     items.close()
@@ -86,14 +86,14 @@ def test_closing_ends_the_thread_and_the_source() -> None:
 
 
 def test_dropping_ends_the_thread() -> None:
-    items = ahead(Source().items(10**9))
+    items = prefetched(Source().items(10**9))
     next(items)
     del items
     assert running() == []
 
 
 def test_a_generator_that_was_never_used_has_no_thread() -> None:
-    items = ahead(Source().items(3))
+    items = prefetched(Source().items(3))
     assert running() == []
     del items
 
@@ -101,7 +101,7 @@ def test_a_generator_that_was_never_used_has_no_thread() -> None:
 @pytest.mark.parametrize("kind", [RuntimeError, KeyboardInterrupt])
 def test_an_error_of_the_user_ends_the_thread(kind: type[BaseException]) -> None:
     def use() -> None:
-        for number in ahead(Source().items(10**9)):
+        for number in prefetched(Source().items(10**9)):
             if number == 3:
                 raise kind
 
@@ -112,7 +112,7 @@ def test_an_error_of_the_user_ends_the_thread(kind: type[BaseException]) -> None
 
 
 def test_an_error_of_the_source_arrives_in_its_place() -> None:
-    items = ahead(Source().items(4, ValueError("broken")))
+    items = prefetched(Source().items(4, ValueError("broken")))
     assert [next(items) for _ in range(4)] == [0, 1, 2, 3]
     with pytest.raises(ValueError, match="broken"):
         next(items)
@@ -131,7 +131,7 @@ def test_a_generator_in_a_cycle_is_collected_even_by_its_own_thread() -> None:
         yield 2
 
     dropped = threading.Event()
-    items = ahead(source(), depth=3)
+    items = prefetched(source(), depth=3)
     next(items)
     cycle: list[object] = [items]
     cycle.append(cycle)
@@ -150,8 +150,8 @@ def test_a_process_ends_although_something_holds_the_generator() -> None:
     # the module alone, without the package around it, is imported in no time
     code = (
         "import runpy\n"
-        f"ahead = runpy.run_path({str(MODULE)!r})['ahead']\n"
-        "items = ahead(number for number in iter(int, 1))\n"
+        f"prefetched = runpy.run_path({str(MODULE)!r})['prefetched']\n"
+        "items = prefetched(number for number in iter(int, 1))\n"
         "next(items)\n"
         "raise SystemExit(3)\n"
     )

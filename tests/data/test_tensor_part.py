@@ -5,11 +5,10 @@ import pytest
 import torch
 
 from diffsparse import SparsityError
-from diffsparse.data.augment import ShiftAndFlip
-from diffsparse.data.normalise import Normalisation
 from diffsparse.data.prefetch import THREAD_NAME
 from diffsparse.data.tensor_part import TensorPart
-from tests.data.test_augment import slowly
+from diffsparse.data.transform import Normalisation, ShiftAndFlip
+from tests.data.test_transform import slowly
 
 PLAIN = Normalisation(mean=(0.0,), std=(1.0,))
 

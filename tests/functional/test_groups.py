@@ -1,10 +1,10 @@
-"""Shapes of competition groups."""
+"""Shapes of competition groups, and their precision."""
 
 import pytest
 import torch
 
 from diffsparse.errors import SparsityError
-from diffsparse.functional._groups import align_beta, group_dims, in_float32
+from diffsparse.functional.groups import align_beta, full_precision, group_dims, in_float32
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ def test_wrong_beta(shape):
     with pytest.raises(SparsityError) as caught:
         align_beta(torch.zeros(shape), torch.ones(2, 3, 4), (1,), "beta_row")
     assert str(caught.value) == (
-        "beta_row must be a scalar or have one entry a group, shape (2, 4), "
+        "beta_row must be a scalar or have one entry per group, shape (2, 4), "
         f"for alpha of shape (2, 3, 4); got shape {shape}"
     )
 
@@ -69,3 +69,17 @@ def test_wrong_beta(shape):
 )
 def test_half_precision_is_lifted(dtype, expected):
     assert in_float32(torch.ones(2, dtype=dtype)).dtype == expected
+
+
+def test_products_stay_in_float32_on_a_device_with_autocast():
+    matrix = torch.rand(3, 3)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert (matrix @ matrix).dtype == torch.bfloat16
+        with full_precision(matrix.device):
+            assert (matrix @ matrix).dtype == torch.float32
+        assert (matrix @ matrix).dtype == torch.bfloat16
+
+
+def test_devices_without_autocast_need_nothing():
+    with full_precision(torch.device("meta")):
+        assert torch.ones(2, device="meta").dtype == torch.float32

@@ -1,4 +1,4 @@
-"""Rectified gradient flow: relu forward, elu's gradient backward (Eq. 15)."""
+"""Rectified gradient flow (Eq. 15), and shrinking of magnitudes (Eq. 12) in value and gradient."""
 
 import math
 
@@ -8,7 +8,7 @@ from torch.autograd import gradcheck, gradgradcheck
 
 from diffsparse.errors import SparsityError
 from diffsparse.functional import rectified_relu
-from diffsparse.functional.rectify import gated_relu
+from diffsparse.functional.threshold import gated_relu, shrink
 
 POINTS = [-30.0, -2.0, -0.5, -1e-6, 0.0, 1e-6, 0.5, 3.0]
 
@@ -94,3 +94,36 @@ def test_gated_relu_is_plain_relu_without_flow():
 def test_wrong_elu_alpha(wrong):
     with pytest.raises(SparsityError, match=f"elu_alpha.*got {wrong}"):
         rectified_relu(torch.ones(2), wrong)
+
+
+SHRUNK = [-2.0, -0.75, -0.5, -0.1, 0.0, 0.1, 0.5, 0.75, 2.0]
+
+
+def two_case(x, t):
+    if x > t:
+        return x - t
+    return x + t if x < -t else 0.0
+
+
+def test_agrees_with_the_two_case_form():
+    x = torch.tensor(SHRUNK, dtype=torch.float64)
+    assert shrink(x, 0.5).tolist() == [two_case(p, 0.5) for p in SHRUNK]
+    thresholds = torch.linspace(0, 1, len(SHRUNK), dtype=torch.float64)
+    expected = [two_case(p, t) for p, t in zip(SHRUNK, thresholds.tolist(), strict=True)]
+    assert shrink(x, thresholds).tolist() == pytest.approx(expected)
+    assert torch.equal(shrink(x, thresholds, 0.1), shrink(x, thresholds))
+
+
+def test_gradcheck_in_value_and_threshold():
+    x = torch.tensor([-2.0, -0.75, -0.1, 0.1, 0.75], dtype=torch.float64, requires_grad=True)
+    threshold = torch.tensor([0.5], dtype=torch.float64, requires_grad=True)
+    assert gradcheck(shrink, (x, threshold))
+
+
+def test_flow_reaches_the_threshold():
+    x = torch.tensor([-0.1, 0.2], dtype=torch.float64, requires_grad=True)
+    threshold = torch.tensor(0.5, dtype=torch.float64, requires_grad=True)
+    shrink(x, threshold, 0.1).sum().backward()
+    flow = 0.1 * torch.tensor([-0.4, -0.3], dtype=torch.float64).exp()
+    torch.testing.assert_close(x.grad, flow)
+    torch.testing.assert_close(threshold.grad, flow[0] - flow[1])

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from diffsparse import SparsityError
-from diffsparse.measuring.latency import Latency, time_interleaved
+from diffsparse.measuring.latency import Latency, interleaved_seconds, time_interleaved
 
 CPU = torch.device("cpu")
 
@@ -35,6 +35,17 @@ def test_calls_take_turns_and_change_places(clock):
     a, b = time_interleaved([clock.call("a", 1.0), clock.call("b", 2.0)], device=CPU, seconds=0, warmup=1, min_runs=3)
     assert "".join(clock.log) == "ab" + "ab" + "ba" + "ab"
     assert (a.median, b.median, a.runs, b.runs) == (1, 2, 3, 3)
+
+
+def test_many_calls_get_a_new_order_every_second_round(clock):
+    calls = [clock.call(name, duration) for name, duration in zip("abcd", (1.0, 2.0, 3.0, 4.0), strict=True)]
+    times = interleaved_seconds(calls, device=CPU, seconds=0, warmup=0, min_runs=8)
+    assert times == [[1.0] * 8, [2.0] * 8, [3.0] * 8, [4.0] * 8]
+    rounds = ["".join(clock.log[start : start + 4]) for start in range(0, 32, 4)]
+    assert rounds[0] == "abcd"
+    assert all(sorted(order) == list("abcd") for order in rounds)
+    assert all(back == there[::-1] for there, back in zip(rounds[::2], rounds[1::2], strict=True))
+    assert len(set(rounds[::2])) > 2
 
 
 def test_warmup_is_not_timed(clock):

@@ -4,7 +4,17 @@ import torch.nn.functional as F
 from torch import nn
 
 import diffsparse as ds
-from diffsparse.models import DenseNet, MobileNetV1, PreActivationResNet, PreResNet, ResNet, create, factory, names
+from diffsparse.models import (
+    DenseNet,
+    MobileNetV1,
+    PreActivationResNet,
+    PreResNet,
+    ResNet,
+    create,
+    factory,
+    names,
+    register_family,
+)
 from diffsparse.models.preresnet import BasicBlock, Bottleneck
 
 
@@ -86,7 +96,7 @@ def test_an_unknown_name_gets_the_closest_known_one(name: str, closest: str) -> 
         create(name)
     message = str(caught.value)
     assert message.startswith(f"unknown network {name!r}, the closest is {closest!r}; there are ")
-    assert all(family.grammar in message for family in factory.FAMILIES)
+    assert all(grammar in message for grammar in factory.FAMILIES.names())
 
 
 @pytest.mark.parametrize("name", ["", "transformer", "-0.5"])
@@ -140,8 +150,11 @@ def test_a_family_is_one_entry(monkeypatch: pytest.MonkeyPatch) -> None:
         return nn.Linear(in_channels, num_classes)
 
     entry = factory.Family(grammar="perceptron", pattern="perceptron", build=build, examples=("perceptron",))
-    monkeypatch.setattr(factory, "FAMILIES", (*factory.FAMILIES, entry))
+    monkeypatch.setattr(factory.FAMILIES, "_things", dict(factory.FAMILIES.items()))
+    register_family(entry)
     assert create("perceptron", 4, in_channels=2).weight.shape == (4, 2)
     assert names()[-1] == "perceptron"
     with pytest.raises(ds.SparsityError, match=r"closest is 'perceptron'.*, perceptron, and your own"):
         create("perceptrn")
+    with pytest.raises(ds.SparsityError, match="already a family of networks called 'perceptron'"):
+        register_family(factory.Family(grammar="perceptron", pattern="p", build=build, examples=()))

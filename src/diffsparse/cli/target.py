@@ -10,7 +10,7 @@ from tyro.conf import Positional
 
 from diffsparse.checkpoint import load
 from diffsparse.errors import SparsityError
-from diffsparse.models.named import find_factory, make_named, parse_arguments
+from diffsparse.models.factory import find_factory, make_named, parse_arguments
 
 
 @dataclass(frozen=True, kw_only=True)

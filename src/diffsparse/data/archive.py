@@ -1,15 +1,22 @@
-"""A data set that is published as one archive: found, fetched or unpacked under a root."""
+"""A data set that is published as one archive: found, downloaded or unpacked under a root."""
 
 import hashlib
 import secrets
 import shutil
 import tarfile
 import zlib
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from http.client import HTTPException
 from pathlib import Path
+from urllib.error import HTTPError
+from urllib.request import urlopen
 
-from diffsparse.data.download import download
 from diffsparse.errors import SparsityError
+from diffsparse.files import replacing
+
+CHUNK = 1 << 18
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,7 +30,7 @@ class Archive:
     folder: str
     """The folder in it."""
     files: tuple[str, ...]
-    """The files of that folder that are used; no other is unpacked."""
+    """The files of that folder to unpack."""
 
     @property
     def name(self) -> str:
@@ -34,8 +41,8 @@ class Archive:
 def locate(archive: Archive, root: Path, *, fetch: bool) -> Path:
     """The folder with the archive's files.
 
-    `root` holds this folder, is it, or holds the archive, which is then unpacked beside it. If none is so and `fetch`
-    is true, the archive is downloaded to `root`, which is made if need be.
+    `root` may contain this folder, be this folder, or contain the archive, which is then unpacked there. Otherwise the
+    archive is downloaded to `root` if `fetch` is true; `root` is created if necessary.
     """
     if (root / archive.folder).is_dir():
         return root / archive.folder
@@ -45,7 +52,10 @@ def locate(archive: Archive, root: Path, *, fetch: bool) -> Path:
     if packed.is_file():
         _check_sum(packed, archive)
     elif fetch:
-        _make(root)
+        try:
+            root.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise SparsityError(f"cannot make the folder {root}: {error.strerror}") from error
         download(archive.url, packed, md5=archive.md5)
     else:
         raise SparsityError(
@@ -68,21 +78,19 @@ def _check_sum(packed: Path, archive: Archive) -> None:
         )
 
 
-def _make(root: Path) -> None:
-    try:
-        root.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise SparsityError(f"cannot make the folder {root}: {error.strerror}") from error
-
-
 def _unpack(packed: Path, archive: Archive, root: Path) -> Path:
-    """Unpack to a folder of another name first, so that the right name means that all is there."""
+    """Unpack to a temporary folder first, so that the final name means that all files are there."""
     target = root / archive.folder
     draft = root / f".diffsparse-{secrets.token_hex(8)}.tmp"
     try:
         draft.mkdir()
         _copy_members(packed, archive, draft)
-        _move(draft, target)
+        try:
+            draft.rename(target)
+        except OSError:
+            # another process may have unpacked the same files first
+            if not target.is_dir():
+                raise
     except (tarfile.TarError, EOFError, zlib.error, OSError) as error:
         raise SparsityError(f"cannot unpack {packed} in {root}: {error}") from error
     finally:
@@ -90,17 +98,8 @@ def _unpack(packed: Path, archive: Archive, root: Path) -> Path:
     return target
 
 
-def _move(draft: Path, target: Path) -> None:
-    try:
-        draft.rename(target)
-    except OSError:
-        # another process may have been quicker; what it unpacked is the same
-        if not target.is_dir():
-            raise
-
-
 def _copy_members(packed: Path, archive: Archive, folder: Path) -> None:
-    """Copy the contents of the expected members; no name, link or permission of the archive reaches the disk."""
+    """Copy the contents of the expected members; names, links and permissions of the archive are not used."""
     missing = {f"{archive.folder}/{file}": file for file in archive.files}
     with tarfile.open(packed, "r:gz") as members:
         for member in members:
@@ -115,3 +114,56 @@ def _copy_members(packed: Path, archive: Archive, folder: Path) -> None:
             del missing[member.name]
     if missing:
         raise SparsityError(f"{packed} does not hold {', '.join(missing)}")
+
+
+def download(url: str, path: Path, *, md5: str, timeout: float = 30.0) -> None:
+    """Fetch `url` to `path`, with a progress bar on a terminal.
+
+    The file has a temporary name until it is complete and its checksum is right; after an error nothing is left.
+    `timeout` is in seconds and applies to connecting and to each answer, not to the whole download.
+    """
+    by_hand = f"try again, or fetch it by hand and put it at {path}"
+    digest = hashlib.md5(usedforsecurity=False)
+    # closed even if the disk fails, or the connection would stay open
+    with replacing(path) as file, closing(_received(url, timeout, by_hand)) as chunks:
+        for chunk in chunks:
+            file.write(chunk)
+            digest.update(chunk)
+        if digest.hexdigest() != md5:
+            problem = f"its MD5 checksum must be {md5} but is {digest.hexdigest()}"
+            raise SparsityError(f"cannot use what {url} sent: {problem}; {by_hand}")
+
+
+def _received(url: str, timeout: float, by_hand: str) -> Generator[bytes, None, None]:
+    """The file in chunks; every network error becomes one sentence."""
+    try:
+        with urlopen(url, timeout=timeout) as response, _bar(url, response.length) as advance:
+            expected, received = response.length, 0
+            while chunk := response.read(CHUNK):
+                received += len(chunk)
+                advance(len(chunk))
+                yield chunk
+    except (OSError, HTTPException) as error:
+        if isinstance(error, HTTPError):
+            # an HTTP error is also a response with an open connection
+            error.close()
+        # a URLError wraps the cause that says something
+        reason = getattr(error, "reason", None) or error
+        raise SparsityError(f"cannot download {url}: {reason}; {by_hand}") from error
+    if expected is not None and received != expected:
+        problem = f"the connection ended after {received:,} of {expected:,} bytes"
+        raise SparsityError(f"cannot download {url}: {problem}; {by_hand}")
+
+
+@contextmanager
+def _bar(url: str, total: int | None) -> Iterator[Callable[[int], None]]:
+    """A progress bar on a terminal, one line elsewhere; call the function with the number of new bytes."""
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+
+    console = Console(stderr=True)
+    console.print(f"downloading {url}", markup=False, highlight=False, soft_wrap=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    with Progress(*columns, TimeRemainingColumn(), console=console, disable=not console.is_terminal) as bar:
+        task = bar.add_task(url.rpartition("/")[2], total=total)
+        yield lambda count: bar.advance(task, count)

@@ -8,10 +8,9 @@ import torch
 from torch import Tensor
 
 from diffsparse.data.archive import Archive, locate
-from diffsparse.data.augment import ShiftAndFlip
 from diffsparse.data.dataset import DataSet
-from diffsparse.data.normalise import Normalisation
 from diffsparse.data.tensor_part import TensorPart
+from diffsparse.data.transform import Normalisation, ShiftAndFlip
 from diffsparse.errors import SparsityError
 
 SHAPE = (3, 32, 32)
@@ -20,10 +19,10 @@ PIXELS = 3 * 32 * 32
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """How one of the two data sets lies on disk: records of one or two label bytes and 3,072 bytes of image."""
+    """The files of one of the two data sets: records of one or two label bytes and 3,072 bytes of image."""
 
     name: str
-    """What the data set is called on the command line."""
+    """Name of the data set on the command line."""
     url: str
     """Address of its archive."""
     md5: str
@@ -39,13 +38,13 @@ class Layout:
     test_records: int
     """Images in it."""
     names_file: str
-    """A text file with the name of one class a line."""
+    """A text file with the name of one class per line."""
     label_values: tuple[int, ...]
     """How many values each label byte of a record may have; the last byte is the class."""
 
     @property
     def archive(self) -> Archive:
-        """What to look for under a root."""
+        """The archive with these files."""
         files = (*self.train_files, self.test_file, self.names_file)
         return Archive(url=self.url, md5=self.md5, folder=self.folder, files=files)
 
@@ -79,7 +78,7 @@ CIFAR100 = Layout(
 def open_cifar(layout: Layout, root: Path, *, augment: bool = True, fetch: bool = False) -> DataSet:
     """The data set under `root`, normalised by the statistics of its training images.
 
-    `augment` shifts training images by up to 4 pixels and mirrors half of them; `fetch` downloads what is not there.
+    `augment` shifts training images by up to 4 pixels and mirrors half of them; `fetch` downloads missing files.
     """
     folder = locate(layout.archive, root, fetch=fetch)
     classes = _read_names(folder / layout.names_file, layout.label_values[-1])
@@ -99,7 +98,7 @@ def open_cifar(layout: Layout, root: Path, *, augment: bool = True, fetch: bool 
 
 
 def _read(path: Path, records: int, label_values: tuple[int, ...]) -> tuple[Tensor, Tensor]:
-    """(records, 3, 32, 32) bytes and (records,) classes of one file."""
+    """The (records, 3, 32, 32) bytes and (records,) classes of one file."""
     length = len(label_values) + PIXELS
     try:
         found = path.stat().st_size
@@ -115,8 +114,8 @@ def _read(path: Path, records: int, label_values: tuple[int, ...]) -> tuple[Tens
         if len(wrong):
             record = wrong[0]
             raise SparsityError(
-                f"{path} has the label {table[record, byte]} in record {record}, counted from 0, "
-                f"where 0 to {values - 1} is expected"
+                f"{path} has the label {table[record, byte]} in record {record}, counted from 0; "
+                f"expected 0 to {values - 1}"
             )
     images = np.ascontiguousarray(table[:, len(label_values) :]).reshape(records, *SHAPE)
     labels = table[:, len(label_values) - 1].astype(np.int64)
@@ -129,5 +128,5 @@ def _read_names(path: Path, count: int) -> tuple[str, ...]:
     except (OSError, UnicodeDecodeError) as error:
         raise SparsityError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from error
     if len(names) != count:
-        raise SparsityError(f"{path} must name {count} classes, one a line, but names {len(names)}")
+        raise SparsityError(f"{path} must name {count} classes, one per line, but names {len(names)}")
     return names

@@ -18,7 +18,7 @@ ROOT_VARIABLE = "DIFFSPARSE_DATA"
 
 @dataclass(frozen=True, kw_only=True)
 class DataRequest:
-    """What the user asked for when a data set is opened."""
+    """What the user asked for: the argument of the function that opens a data set."""
 
     name: str
     """The registered name."""
@@ -27,9 +27,9 @@ class DataRequest:
     augment: bool = True
     """Whether training images may be changed at random."""
     image_size: int | None = None
-    """Width and height of the inputs, where they can be chosen."""
+    """Width and height of the inputs, for data sets that let the user choose."""
     download: bool = False
-    """Whether files may be fetched."""
+    """Whether files may be downloaded."""
 
     def folder(self) -> Path:
         """The data root, given or from the environment; raises if there is none."""
@@ -44,18 +44,45 @@ class DataRequest:
         return root
 
     def refuse_download(self) -> None:
-        """Raise if a download was asked for."""
+        """Raise if the user asked for a download."""
         if self.download:
             raise SparsityError(f"{self.name} cannot be downloaded: put its files under the data root by hand")
 
     def check_size(self, own: int | None) -> None:
-        """Raise if another image size than `own` was asked for; None for data without images."""
+        """Raise if the user asked for another image size than `own`; None for data without images."""
         if self.image_size not in (None, own):
             there = f"images of {own} x {own}" if own else "no images"
             raise SparsityError(f"{self.name} has {there}, got image_size {self.image_size}")
 
 
-DATA_SETS = Registry[Callable[[DataRequest], DataSet]]("data")
+DATA_SETS = Registry[Callable[[DataRequest], DataSet]]("data set")
+
+
+def register_data(name: str, opener: Callable[[DataRequest], DataSet]) -> None:
+    """Let `open_data`, `diffsparse data NAME` and `diffsparse train --data NAME` find your data set.
+
+    To be found by the command line, the module that calls this must be declared as an entry point of the group
+    `diffsparse.features` in the pyproject.toml of your package.
+
+    Args:
+        name: a name that no other data set has.
+        opener: makes the data set; it gets what the user asked for, and raises `SparsityError` if that is impossible.
+
+    Example:
+        >>> import torch
+        >>> from diffsparse.data import Normalisation, TensorPart
+        >>> def open_stripes(request):
+        ...     request.refuse_download()
+        ...     request.check_size(8)
+        ...     labels = torch.arange(64) % 2
+        ...     images = torch.eye(8).roll(1, 1).expand(64, 1, 8, 8) * labels.reshape(64, 1, 1, 1)
+        ...     part = TensorPart(images=images, labels=labels, normalisation=Normalisation.of(images))
+        ...     return DataSet(name=request.name, train=part, test=part, input_shape=(1, 8, 8), num_outputs=2)
+        >>> register_data("stripes", open_stripes)
+        >>> open_data("stripes").summary().rows["train"]
+        ('64', '2', '1 x 8 x 8', '32', '32')
+    """
+    DATA_SETS.add(name, opener)
 
 
 def names() -> tuple[str, ...]:
@@ -81,9 +108,9 @@ def open_data(
     Args:
         name: one of `names()`.
         root: the folder that holds it, by default the variable DIFFSPARSE_DATA. The digits need none.
-        augment: whether training images are changed at random, where the data set has a way to.
-        image_size: width and height of inputs that are made from image files, by default 224.
-        download: whether to fetch CIFAR if it is not there.
+        augment: whether training images are changed at random, if the data set can do so.
+        image_size: width and height of inputs made from image files, by default 224.
+        download: whether to download CIFAR if it is missing.
 
     Example:
         >>> digits = open_data("digits")
@@ -116,8 +143,8 @@ def _images(open_images: Callable[..., DataSet], request: DataRequest) -> DataSe
     return open_images(request.folder(), augment=request.augment, image_size=request.image_size)
 
 
-DATA_SETS.add("digits", _digits)
+register_data("digits", _digits)
 for _name in _CIFAR:
-    DATA_SETS.add(_name, _cifar)
-DATA_SETS.add("imagenet", partial(_images, open_imagenet))
-DATA_SETS.add("folder", partial(_images, open_folder))
+    register_data(_name, _cifar)
+register_data("imagenet", partial(_images, open_imagenet))
+register_data("folder", partial(_images, open_folder))

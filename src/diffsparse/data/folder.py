@@ -1,4 +1,4 @@
-"""Data sets of image files, one folder a class: a user's own and ImageNet."""
+"""Data sets of image files, one folder per class: your own, and ImageNet."""
 
 import os
 import re
@@ -8,8 +8,7 @@ from pathlib import Path
 import torch
 
 from diffsparse.data.dataset import DataSet
-from diffsparse.data.image import pillow
-from diffsparse.data.image_part import ImagePart
+from diffsparse.data.image_part import ImagePart, pillow
 from diffsparse.errors import SparsityError
 
 DEFAULT_SIZE = 224
@@ -20,8 +19,8 @@ SHOWN = 3
 def open_folder(root: Path, *, augment: bool = True, image_size: int | None = None) -> DataSet:
     """Images in root/train/<class> and root/test/<class>, with root/val/<class> for validation.
 
-    Without root/test, root/val is the test part. Training images are cut at random and mirrored if `augment`, others
-    are cut from the middle; all are scaled to `image_size`, by default 224.
+    Without root/test, root/val is the test part. If `augment`, training images are cropped at random and mirrored; all
+    others are cropped at the centre. Every crop is scaled to `image_size`, by default 224.
     """
     found = [name for name in ("test", "val") if (root / name).is_dir()]
     if not found or not (root / "train").is_dir():
@@ -30,9 +29,9 @@ def open_folder(root: Path, *, augment: bool = True, image_size: int | None = No
 
 
 def open_imagenet(root: Path, *, augment: bool = True, image_size: int | None = None) -> DataSet:
-    """ImageNet or classes of it: train/n01440764/*.JPEG and val/n01440764/*.JPEG in `root` or in root/imagenet.
+    """ImageNet, or some of its classes: train/n01440764/*.JPEG and val/n01440764/*.JPEG in `root` or in root/imagenet.
 
-    The validation images are the test part, as is usual. Cut and scaled as in `open_folder`.
+    The validation images are the test part, as usual. Images are cropped and scaled as in `open_folder`.
     """
     folder = root / "imagenet" if (root / "imagenet").is_dir() else root
     if not (folder / "train").is_dir() or not (folder / "val").is_dir():
@@ -45,7 +44,7 @@ def open_imagenet(root: Path, *, augment: bool = True, image_size: int | None = 
 
 
 def _open(name: str, root: Path, others: Sequence[str], augment: bool, image_size: int | None) -> DataSet:
-    """Training from root/train, testing from the first of `others`, validation from the second if there is one."""
+    """Train on root/train, test on the first of `others` and validate on the second, if there is one."""
     pillow()
     size = DEFAULT_SIZE if image_size is None else image_size
     classes = _classes(root / "train")
@@ -67,7 +66,7 @@ def _open(name: str, root: Path, others: Sequence[str], augment: bool, image_siz
 def _classes(folder: Path) -> tuple[str, ...]:
     classes = tuple(sorted(entry.name for entry in _entries(folder) if entry.is_dir()))
     if not classes:
-        raise SparsityError(f"{folder} must hold one folder of images a class, but holds {_shown(folder)}")
+        raise SparsityError(f"{folder} must hold one folder of images per class, but holds {_shown(folder)}")
     return classes
 
 
@@ -93,7 +92,7 @@ def _part(folder: Path, classes: tuple[str, ...], size: int, augment: bool) -> I
 
 
 def _entries(folder: Path) -> list[os.DirEntry[str]]:
-    """What `folder` holds, without hidden things."""
+    """The entries of `folder` that are not hidden."""
     try:
         with os.scandir(folder) as entries:
             return [entry for entry in entries if not entry.name.startswith(".")]

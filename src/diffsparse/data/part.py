@@ -1,30 +1,31 @@
-"""One part of a data set, and which share of each batch a process takes."""
+"""One part of a data set: how its entries become batches, in which order, and which of them a process takes."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias, runtime_checkable
 
+import numpy as np
+import torch
 from torch import Tensor
 
-from diffsparse.errors import require_whole
+from diffsparse.errors import SparsityError, require_whole
 
 Batch: TypeAlias = tuple[Tensor, Tensor]
 """Inputs and targets, on the CPU."""
 
+# What random numbers are for; each purpose has its own stream.
+ORDER, AUGMENTATION = 0, 1
+
 
 @dataclass(frozen=True, kw_only=True)
 class Share:
-    """Which part of each batch this process takes: the `rank`-th of `world` equal ones.
-
-    Example:
-        >>> Share(rank=1, world=2)
-        Share(rank=1, world=2)
-    """
+    """The part of each batch that this process takes: number `rank` of `world` equal ones."""
 
     rank: int = 0
     """This process, counted from 0."""
     world: int = 1
-    """How many processes there are."""
+    """The number of processes."""
 
     def __post_init__(self) -> None:
         require_whole("world", self.world, low=1)
@@ -34,32 +35,102 @@ class Share:
 WHOLE = Share()
 
 
-class Part(Protocol):
-    """The training, validation or test part of a data set.
+class Part(ABC):
+    """The training, validation or test part of a data set; a subclass has a length and makes the batches.
 
-    `batch_size` counts the entries of a batch over all processes together and must be divisible by `share.world`.
+    `batch_size` counts the entries of a batch over all processes and must be divisible by `share.world`.
     """
 
+    @abstractmethod
     def __len__(self) -> int:
-        """How many entries there are."""
+        """The number of entries."""
+
+    @abstractmethod
+    def make_batches(
+        self, batches: list[range], order: Tensor, share: Share, drawn_by: tuple[int, int] | None
+    ) -> Iterator[Batch]:
+        """One batch per range of positions; position i holds the entry `order[i]`.
+
+        `drawn_by` is the seed and epoch of the augmentation; None means no augmentation.
+        """
 
     def shuffled(
         self, batch_size: int, *, seed: int, epoch: int, share: Share = WHOLE, skip: int = 0
     ) -> Iterator[Batch]:
-        """One epoch of whole batches without the first `skip`, augmented.
+        """One epoch of full batches without the first `skip`, augmented.
 
-        Order and augmentation follow from `seed`, `epoch` and the position in the epoch alone: several processes see
-        together what one would see, and `skip` continues an interrupted epoch bit for bit.
+        Order and augmentation depend only on `seed`, `epoch` and the position in the epoch. So several processes
+        together see what one process would see, and `skip` resumes an interrupted epoch bit for bit.
         """
+        batches = whole_batches(len(self), batch_size, share, skip)
+        return self.make_batches(batches, shuffled_entries(len(self), seed, epoch), share, (seed, epoch))
 
     def in_order(self, batch_size: int, *, share: Share = WHOLE) -> Iterator[Batch]:
-        """Every entry once over all processes, as it is; the last batch may be short."""
+        """Every entry once over all processes, not augmented; the last batch may be smaller."""
+        return self.make_batches(every_entry(len(self), batch_size, share), torch.arange(len(self)), share, None)
 
 
 @runtime_checkable
 class Labelled(Protocol):
-    """A part whose targets are classes that are known without reading the inputs."""
+    """A part whose classes are known without reading the inputs."""
 
     @property
     def labels(self) -> Tensor:
         """(N,) whole numbers: the class of each entry."""
+
+
+def random_numbers(seed: int, epoch: int, *purpose: int) -> np.random.Generator:
+    """A generator that depends only on its arguments.
+
+    Example:
+        >>> random_numbers(0, 3, AUGMENTATION).random() == random_numbers(0, 3, AUGMENTATION).random()
+        True
+    """
+    require_whole("seed", seed, low=0)
+    require_whole("epoch", epoch, low=0)
+    return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(epoch, *purpose)))
+
+
+def shuffled_entries(length: int, seed: int, epoch: int) -> Tensor:
+    """(length,) the entry at each position of an epoch; every entry occurs once."""
+    return torch.from_numpy(random_numbers(seed, epoch, ORDER).permutation(length))
+
+
+def whole_batches(length: int, batch_size: int, share: Share, skip: int = 0) -> list[range]:
+    """The positions this process takes from each full batch, without the first `skip` batches.
+
+    Example:
+        >>> whole_batches(11, 4, Share(rank=1, world=2))
+        [range(2, 4), range(6, 8)]
+    """
+    each = _per_process(batch_size, share)
+    batches = length // batch_size
+    if batches == 0:
+        raise SparsityError(f"batch_size {batch_size} is more than the {length} entries of the part")
+    require_whole("skip", skip, low=0, high=batches)
+    starts = range(skip * batch_size + share.rank * each, batches * batch_size, batch_size)
+    return [range(start, start + each) for start in starts]
+
+
+def every_entry(length: int, batch_size: int, share: Share) -> list[range]:
+    """The entries this process takes, in batches of its share of `batch_size`; the last may be smaller.
+
+    Example:
+        >>> every_entry(7, 4, Share(rank=0, world=2))
+        [range(0, 4, 2), range(4, 8, 2)]
+    """
+    each = _per_process(batch_size, share)
+    entries = range(share.rank, length, share.world)
+    return [entries[start : start + each] for start in range(0, len(entries), each)]
+
+
+def as_slice(positions: range) -> slice:
+    """The slice that takes the same positions from a tensor."""
+    return slice(positions.start, positions.stop, positions.step)
+
+
+def _per_process(batch_size: int, share: Share) -> int:
+    require_whole("batch_size", batch_size, low=1)
+    if batch_size % share.world:
+        raise SparsityError(f"batch_size must be divisible by the {share.world} processes, got {batch_size}")
+    return batch_size // share.world

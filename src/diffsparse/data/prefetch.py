@@ -1,4 +1,4 @@
-"""Batches made in the background while the one before them is used."""
+"""Makes batches in the background while the previous one is used."""
 
 import threading
 from collections.abc import Generator
@@ -14,19 +14,19 @@ THREAD_NAME = "diffsparse-batches"
 
 @dataclass(frozen=True)
 class _End:
-    """Nothing follows, for the reason given or because all is done."""
+    """The last item in the queue, with the error that ended the source, if any."""
 
     error: BaseException | None
 
 
-def ahead(items: Generator[T, None, None], depth: int = 2) -> Generator[T, None, None]:
-    """The same items, up to `depth` of them made by a thread before they are asked for.
+def prefetched(items: Generator[T, None, None], depth: int = 2) -> Generator[T, None, None]:
+    """The same items; a thread makes up to `depth` of them before they are asked for.
 
-    An error of `items` is raised where its item would have come. The thread begins with the first item and has ended
-    when this generator has: used up, closed, dropped or left by an error.
+    An error of `items` is raised where its item would have come. The thread starts with the first item and ends with
+    this generator, whether that is used up, closed, dropped or left by an error.
 
     Example:
-        >>> list(ahead(number**2 for number in range(4)))
+        >>> list(prefetched(number**2 for number in range(4)))
         [0, 1, 4, 9]
     """
     ready: SimpleQueue[T | _End] = SimpleQueue()
@@ -57,6 +57,6 @@ def ahead(items: Generator[T, None, None], depth: int = 2) -> Generator[T, None,
     finally:
         stopped.set()
         room.release()
-        # the collector of reference cycles may close this generator on the very thread
+        # the garbage collector may close this generator on the thread itself
         if thread is not threading.current_thread():
             thread.join()

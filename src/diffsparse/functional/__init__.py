@@ -1,11 +1,9 @@
 """The paper's equations as pure functions."""
 
-from diffsparse.functional.balance import balanced_normalize
-from diffsparse.functional.balance_limit import balanced_limit
+from diffsparse.functional.balance import balanced_limit, balanced_normalize
 from diffsparse.functional.initial import initial_alpha_beta
 from diffsparse.functional.proximal import proximal_exclusive_l12, proximal_group_l21, proximal_l1
-from diffsparse.functional.rectify import rectified_relu
-from diffsparse.functional.threshold import matrix_threshold, signed_threshold, simplex_threshold
+from diffsparse.functional.threshold import matrix_threshold, rectified_relu, signed_threshold, simplex_threshold
 
 __all__ = [
     "balanced_limit",

@@ -1,4 +1,4 @@
-"""Where gates start: the paper's initial point, and the closed form for any given values."""
+"""Initial values of gates."""
 
 import math
 
@@ -15,19 +15,18 @@ def initial_beta(n: int) -> float:
 
 
 def initial_alpha(n: int, value: float) -> float:
-    """alpha = value (n + 1) / n, which together with `initial_beta` makes every entry of a signed gate `value`."""
+    """alpha = value (n + 1) / n; together with `initial_beta`, every entry of a signed gate equals `value`."""
     return require_number("the value a gate starts at", value) * (n + 1) / n
 
 
 def initial_alpha_beta(
     n: int, value: float = 0.5, *, device: torch.device | str | None = None, dtype: torch.dtype | None = None
 ) -> tuple[Tensor, Tensor]:
-    r"""The paper's start of a signed gate: every entry of the gate equals `value`.
+    r"""The paper's initialisation of a signed gate: every entry of the gate equals `value`.
 
     .. math:: \alpha_i = \texttt{value}\,\frac{n+1}{n}, \qquad \beta = -\log(n^2 + n - 1)
 
-    Returns:
-        `alpha` of shape (n,) and the scalar `beta`, ready for `signed_threshold`.
+    Returns `alpha` of shape (n,) and the scalar `beta`, the arguments of `signed_threshold`.
 
     Edges: `n = 1` gives alpha = 2 * value and beta = 0; a gate at `value = 0` gets no gradient and stays there.
 

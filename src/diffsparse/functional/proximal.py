@@ -1,16 +1,11 @@
-"""Proximal operators that the paper compares with (Eq. 3, 5 and 7): weights in, shrunken weights out."""
+"""The proximal operators that the paper compares with (Eq. 3, 5 and 7)."""
 
 import torch
 from torch import Tensor
 
 from diffsparse.errors import require_floats, require_number
-from diffsparse.functional._groups import Dims, group_dims
-from diffsparse.functional.shrink import shrink
-
-
-def _check(w: Tensor, step: float) -> None:
-    require_floats("w", w)
-    require_number("a proximal step (learning rate times strength)", step, low=0)
+from diffsparse.functional.groups import Dims, group_dims
+from diffsparse.functional.threshold import shrink
 
 
 def proximal_l1(w: Tensor, step: float) -> Tensor:
@@ -43,7 +38,7 @@ def proximal_group_l21(w: Tensor, step: float, dim: Dims = -1) -> Tensor:
 def proximal_exclusive_l12(w: Tensor, step: float, dim: Dims = -1) -> Tensor:
     r"""Exclusive lasso (Eq. 7): :math:`\mathrm{sign}(w_{g,i})(|w_{g,i}| - \eta\lambda\|w_g\|_1)_+`.
 
-    Entries along `dim` form one group; the norm is the one before the step.
+    Entries along `dim` form one group; the norm is taken before the step.
 
     Example:
         >>> proximal_exclusive_l12(torch.tensor([1.0, -0.5, 0.1]), 0.125)
@@ -52,3 +47,8 @@ def proximal_exclusive_l12(w: Tensor, step: float, dim: Dims = -1) -> Tensor:
     _check(w, step)
     magnitude = w.abs()
     return shrink(w, step * magnitude.sum(group_dims(w, dim, "w"), keepdim=True), magnitude=magnitude)
+
+
+def _check(w: Tensor, step: float) -> None:
+    require_floats("w", w)
+    require_number("a proximal step (learning rate times strength)", step, low=0)

@@ -1,12 +1,66 @@
-"""Gates as pure functions: free parameters in, values with exact zeros out (Eq. 9-12)."""
+"""Gates as pure functions: they turn free parameters into values with exact zeros (Eq. 9-12 and 15)."""
+
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from diffsparse.errors import SparsityError, require_floats
-from diffsparse.functional._groups import Dims, align_beta, group_dims, in_float32
-from diffsparse.functional.rectify import gated_relu
-from diffsparse.functional.shrink import shrink
+from diffsparse.errors import SparsityError, require_floats, require_number
+from diffsparse.functional.groups import Dims, align_beta, group_dims, in_float32
+
+
+class _RectifiedRelu(torch.autograd.Function):
+    # Not elu(x) - elu(x).detach(): a compiler that fuses multiply and add would leave a residue instead of exact zeros.
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x: Tensor, elu_alpha: float) -> Tensor:
+        return torch.relu(x)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, float], output: Tensor) -> None:
+        x, ctx.elu_alpha = inputs
+        ctx.save_for_backward(x)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        (x,) = ctx.saved_tensors
+        return grads[0] * torch.where(x > 0, 1.0, ctx.elu_alpha * x.clamp(max=0).exp()), None
+
+
+def rectified_relu(x: Tensor, elu_alpha: float = 0.1) -> Tensor:
+    r"""Rectified gradient flow (Eq. 15): relu in the forward pass, the gradient of elu in the backward pass.
+
+    .. math:: y = \max(x, 0), \qquad
+              \frac{\partial y}{\partial x} := 1 \text{ if } x > 0 \text{ else } \texttt{elu\_alpha}\, e^{x}
+
+    At exactly `x = 0` the factor is `elu_alpha`. The second derivative is that of elu. Works on any shape and
+    floating-point dtype, under `torch.compile` and inside `torch.func` transforms.
+
+    Example:
+        >>> x = torch.tensor([-1.0, 2.0], requires_grad=True)
+        >>> y = rectified_relu(x)
+        >>> y.sum().backward()
+        >>> y.tolist(), [round(g, 4) for g in x.grad.tolist()]
+        ([0.0, 2.0], [0.0368, 1.0])
+    """
+    require_floats("x", x)
+    require_number("elu_alpha", elu_alpha, low=0)
+    rectified: Tensor = _RectifiedRelu.apply(x, elu_alpha)  # type: ignore[no-untyped-call]
+    return rectified
+
+
+def gated_relu(x: Tensor, rgf: float | None) -> Tensor:
+    """Plain relu, or `rectified_relu` with `elu_alpha=rgf`."""
+    return torch.relu(x) if rgf is None else rectified_relu(x, rgf)
+
+
+def shrink(
+    x: Tensor, threshold: Tensor | float, rgf: float | None = None, *, magnitude: Tensor | None = None
+) -> Tensor:
+    """sign(x) * relu(|x| - threshold), as in Eq. 3, 7 and 12; pass `magnitude` if |x| is already computed."""
+    magnitude = x.abs() if magnitude is None else magnitude
+    return x.sign() * gated_relu(magnitude - threshold, rgf)
 
 
 def signed_threshold(alpha: Tensor, beta: Tensor, dim: Dims = -1, *, rgf: float | None = None) -> Tensor:
@@ -16,17 +70,16 @@ def signed_threshold(alpha: Tensor, beta: Tensor, dim: Dims = -1, *, rgf: float 
 
     Args:
         alpha: free parameters of any shape; entries along `dim` compete with each other.
-        beta: one free scalar a group, that is the shape of `alpha` without `dim`; or a scalar for all groups.
+        beta: one free scalar per group (the shape of `alpha` without `dim`), or one scalar for all groups.
         dim: the dimension, or tuple of dimensions, of one competition group.
         rgf: `elu_alpha` of rectified gradient flow (Eq. 15; the paper uses 0.1), or None for plain relu.
 
-    Returns:
-        A tensor like `alpha`. Fewer than `1 / sigmoid(beta)` entries of a group are not zero.
+    Returns a tensor like `alpha`. Each group has fewer than `1 / sigmoid(beta)` non-zero entries.
 
-    Edges: an all-dropped group gives zeros and, without `rgf`, zero gradients; a group of one is
-    `alpha * (1 - sigmoid(beta))`, not dropped until `sigmoid(beta)` rounds to 1; an `alpha` of exactly 0 stays 0 and
-    gets no gradient, even with `rgf`; half-precision input is computed in float32 and returned in its own dtype. A
-    dropped entry still feels the loss through the norm it is part of.
+    Edges: an all-dropped group gives zeros and, without `rgf`, zero gradients. A group of one entry is
+    `alpha * (1 - sigmoid(beta))` and drops only when `sigmoid(beta)` rounds to 1. An `alpha` of exactly 0 stays 0 and
+    gets no gradient, even with `rgf`. A dropped entry still gets a gradient through the norm of its group.
+    Half-precision input is computed in float32 and returned in its own dtype.
 
     Example:
         >>> alpha = torch.tensor([1.0, -0.8, 0.1])
@@ -47,20 +100,15 @@ def simplex_threshold(alpha: Tensor, beta: Tensor, dim: Dims = -1, *, rgf: float
               \tilde\gamma_i = (\gamma_i - \sigma(\beta)\,\|\gamma\|_1)_+,\quad
               a_i = \tilde\gamma_i / \textstyle\sum_j \tilde\gamma_j
 
-    Computed from `p = softmax(alpha)` as `(p - sigmoid(beta))_+` over its sum, which is the same and cannot overflow.
-    With `rgf` the elu therefore sees `p - sigmoid(beta)`, the threshold distance relative to the whole group.
+    Computed from `p = softmax(alpha)` as `(p - sigmoid(beta))_+` divided by its sum, which is the same and cannot
+    overflow. With `rgf` the elu therefore sees `p - sigmoid(beta)`, the distance to the threshold relative to the sum
+    of the group.
 
-    Args:
-        alpha: free parameters of any shape; entries along `dim` compete with each other.
-        beta: one free scalar a group, that is the shape of `alpha` without `dim`; or a scalar for all groups.
-        dim: the dimension, or tuple of dimensions, of one competition group.
-        rgf: `elu_alpha` of rectified gradient flow, or None for plain relu.
+    The arguments are those of `signed_threshold`. Returns a tensor like `alpha`; each group sums to 1, or is all zero
+    if every entry is below the threshold.
 
-    Returns:
-        A tensor like `alpha`; every group sums to 1, or is all zero when every entry is below the threshold.
-
-    Edges: an all-dropped group gives zeros and finite gradients (zero without `rgf`); a group of one is 1
-    until `sigmoid(beta)` rounds to 1; half-precision input is computed in float32.
+    Edges: an all-dropped group gives zeros and finite gradients (zero without `rgf`). A group of one entry is 1
+    until `sigmoid(beta)` rounds to 1. Half-precision input is computed in float32.
 
     Example:
         >>> simplex_threshold(torch.tensor([0.0, 0.0, -3.0]), torch.tensor(-2.0)).tolist()
@@ -83,16 +131,15 @@ def matrix_threshold(alpha: Tensor, beta_row: Tensor, beta_col: Tensor, *, rgf: 
 
     Args:
         alpha: free parameters of shape (..., n, m).
-        beta_row: one free scalar a row, shape (..., n), or a scalar.
-        beta_col: one free scalar a column, shape (..., m), or a scalar.
+        beta_row: one free scalar per row, shape (..., n), or one scalar.
+        beta_col: one free scalar per column, shape (..., m), or one scalar.
         rgf: `elu_alpha` of rectified gradient flow, or None for plain relu.
 
-    Returns:
-        A non-negative tensor like `alpha`.
+    Returns a non-negative tensor like `alpha`.
 
-    Edges: a row or column whose entries are all dropped is zero and has finite gradients (all dropped: zero without
-    `rgf`). The values scale with
-    `exp(alpha)`, so that `alpha` above 88 overflows float32; half-precision input is computed in float32.
+    Edges: a row or column whose entries are all dropped is zero and has finite gradients; if everything is dropped,
+    the gradients are zero without `rgf`. The values scale with `exp(alpha)`, so an `alpha` above 88 overflows
+    float32. Half-precision input is computed in float32.
 
     Example:
         >>> alpha = torch.tensor([[2.0, 0.0], [0.0, 2.0]])

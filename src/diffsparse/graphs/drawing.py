@@ -1,15 +1,22 @@
-"""A learned graph drawn with dots and lines, compared with the map that was given."""
+"""Pictures of a learned graph, as nodes and lines or as a matrix of colours, compared with a given map."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from diffsparse.errors import SparsityError
-from diffsparse.graphs.layout import plane_layout
-from diffsparse.graphs.matrix import node_names, require_adjacency, require_map
+from diffsparse.graphs.layout import plane_layout, row_order
+from diffsparse.graphs.scores import (
+    learned_relationship,
+    node_names,
+    nonzeros,
+    require_adjacency,
+    require_map,
+    within_hops,
+)
 from diffsparse.plot.picture import blank_figure
 
 if TYPE_CHECKING:
@@ -19,20 +26,17 @@ if TYPE_CHECKING:
 
 WIDTH = 7.0
 MOST_NAMES = 60
+MOST_TICKS = 50
 FEW_LINES = 300
 THINNEST, THICKEST = 0.8, 3.6
 
 
-@dataclass(frozen=True, kw_only=True)
-class Style:
-    """How the lines of one kind look."""
+class Style(NamedTuple):
+    """How the lines of one kind look; lines of a higher layer cover those of a lower one."""
 
     colour: str
-    """Of the line."""
     layer: float
-    """Higher ones cover lower ones."""
     dashes: Literal["solid", "dashed"] = "solid"
-    """Whether the line has gaps."""
 
 
 ON_MAP = Style(colour="#1f6fb4", layer=2.2)
@@ -47,16 +51,16 @@ def draw_graph(
     names: Sequence[object] | None = None,
     positions: Tensor | None = None,
 ) -> "Figure":
-    """The live edges of a learned graph; with a map, those on it in blue and the others in orange.
+    """The non-zero edges of a learned graph; with a map, those on the map in blue and the others in orange.
 
-    Two nodes that read each other are joined by one line, as wide as the stronger of the two; links of the map that
-    were not learned are dashed. Edges from a node to itself are not drawn. Names are written for up to 60 nodes.
+    Two nodes that read each other are joined by one line, as wide as the stronger edge. Links of the map that were not
+    learned are dashed. Edges from a node to itself are not drawn. Up to 60 nodes get their names written.
 
     Args:
-        adjacency: the learned graph, (nodes, nodes), not negative.
-        road_map: the given graph, not zero where two nodes are linked; a link counts in both directions.
-        names: one for each node.
-        positions: (nodes, 2); chosen by `plane_layout` of the map, or of the learned graph, otherwise.
+        adjacency: the learned graph, (nodes, nodes), non-negative.
+        road_map: the given graph, non-zero where two nodes are linked; a link counts in both directions.
+        names: one per node.
+        positions: (nodes, 2); by default from `plane_layout` of the map, or of the learned graph without a map.
 
     Needs the `report` extra; `save_picture` writes the figure.
     """
@@ -84,6 +88,41 @@ def draw_graph(
     return figure
 
 
+def draw_heat_map(
+    adjacency: Tensor, road_map: Tensor | None = None, *, names: Sequence[object] | None = None
+) -> "Figure":
+    """The weights of a learned graph as colours, white where there is no edge; the map beside it, if given.
+
+    Row i holds what node i reads. With a map, the nodes of both matrices are reordered so that linked nodes are close,
+    and the map includes the diagonal, like :math:`M^1`. Up to 50 nodes get their names written.
+
+    Args:
+        adjacency: the learned graph, (nodes, nodes), non-negative.
+        road_map: the given graph, non-zero where two nodes are linked.
+        names: one per node.
+
+    Needs the `report` extra; `save_picture` writes the figure.
+    """
+    weights = require_adjacency(adjacency).cpu()
+    labels = node_names(names, len(weights))
+    title = f"learned: {nonzeros(weights):,} non-zeros"
+    if road_map is None:
+        figure = blank_figure(6, 5.2)
+        _draw_weights(figure, figure.subplots(), weights, labels, title)
+        return figure
+    linked = require_map(road_map, len(weights)).cpu()
+    order = row_order(linked)
+    near = within_hops(linked)
+    figure = blank_figure(11.2, 5.2)
+    left, right = figure.subplots(1, 2)
+    labels = [labels[node] for node in order]
+    score = learned_relationship(weights, linked)
+    _draw_weights(figure, left, weights[order][:, order], labels, f"{title}, {score:.1%} on the map")
+    right.imshow(near[order][:, order].float().numpy(), cmap="Greys", vmin=0, vmax=1.4, interpolation="nearest")
+    _label(right, labels, f"given map: {int(near.sum()):,} non-zeros with the diagonal")
+    return figure
+
+
 def _places(positions: Tensor | None, edges: Tensor) -> Tensor:
     if positions is None:
         return plane_layout(edges)
@@ -99,19 +138,19 @@ def _height(places: Tensor) -> float:
 
 
 def _draw_lines(axes: "Axes", places: Tensor, strength: Tensor, chosen: Tensor, style: Style, label: str) -> "Line2D":
-    """One line for each `chosen` pair, as wide as it is strong; returns the entry for the legend, with their count."""
+    """Draw one line per `chosen` pair, as wide as it is strong; return the entry of the legend, with their number."""
     from matplotlib.collections import LineCollection
     from matplotlib.lines import Line2D
 
     pairs = chosen.nonzero()
-    # the root makes weak edges visible beside the strong ones
+    # the square root keeps weak edges visible beside strong ones
     relative = (strength[chosen] / strength.max().clamp(min=1e-30)).sqrt()
     lines = LineCollection(
         list(places[pairs].numpy()),
         colors=style.colour,
         linestyles=style.dashes,
         linewidths=(THINNEST + (THICKEST - THINNEST) * relative).tolist(),
-        # a thousand lines must not become one blot
+        # thousands of opaque lines would become one blot
         alpha=min(1.0, max(0.15, FEW_LINES / max(len(pairs), 1))),
         zorder=style.layer,
     )
@@ -129,3 +168,25 @@ def _draw_nodes(axes: "Axes", places: Tensor, labels: list[str]) -> None:
         for place, label in zip(places.tolist(), labels, strict=True):
             name = axes.annotate(label, place, xytext=(4, 4), textcoords="offset points", fontsize=7, zorder=4)
             name.set(path_effects=[withStroke(linewidth=2.5, foreground="white")], parse_math=False)
+
+
+def _draw_weights(figure: "Figure", axes: "Axes", weights: Tensor, labels: list[str], title: str) -> None:
+    from matplotlib import colormaps
+    from matplotlib.colors import PowerNorm
+
+    shown = np.ma.masked_equal(weights.double().numpy(), 0)
+    # the square root keeps weak edges visible beside strong ones
+    scale = PowerNorm(0.5, vmin=0, vmax=float(torch.clamp(weights.max(), min=1e-12)))
+    colours = colormaps["viridis_r"].with_extremes(bad="white")
+    image = axes.imshow(shown, cmap=colours, norm=scale, interpolation="nearest")
+    _label(axes, labels, title)
+    figure.colorbar(image, ax=axes, label="weight", shrink=0.8)
+
+
+def _label(axes: "Axes", labels: list[str], title: str) -> None:
+    axes.set_title(title, fontsize=10)
+    axes.set_xlabel("read")
+    axes.set_ylabel("reader")
+    named = labels if len(labels) <= MOST_TICKS else []
+    axes.set_xticks(range(len(named)), named, rotation=90, fontsize=6, parse_math=False)
+    axes.set_yticks(range(len(named)), named, fontsize=6, parse_math=False)

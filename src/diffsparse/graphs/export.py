@@ -1,7 +1,7 @@
-"""A learned graph in the forms that other libraries read.
+"""A learned graph in the formats of other libraries.
 
-Everywhere: `adjacency[i, j]` is the weight with which node i reads node j, so it is an edge from j to i. Only edges
-that are not zero are handed over, self-loops among them.
+In all of them, `adjacency[i, j]` is the weight with which node i reads node j, so it is an edge from j to i. Only
+non-zero edges are exported, including self-loops.
 """
 
 import csv
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from diffsparse.errors import SparsityError
 from diffsparse.files import write_text
-from diffsparse.graphs.matrix import node_names, require_adjacency
+from diffsparse.graphs.scores import node_names, require_adjacency
 
 
 class Edge(NamedTuple):
@@ -30,11 +30,11 @@ class Edge(NamedTuple):
 
 
 def edges(adjacency: Tensor, names: Sequence[object] | None = None) -> list[Edge]:
-    """The edges, in the order of their targets and then their sources.
+    """The edges, ordered by target and then by source.
 
     Args:
-        adjacency: the learned graph, (nodes, nodes), not negative.
-        names: one for each node; "0", "1", ... otherwise.
+        adjacency: the learned graph, (nodes, nodes), non-negative.
+        names: one per node; by default "0", "1", ...
 
     Example:
         >>> edges(torch.tensor([[0.0, 0.25], [0.0, 1.0]]), ["bridge", "market"])
@@ -46,9 +46,9 @@ def edges(adjacency: Tensor, names: Sequence[object] | None = None) -> list[Edge
 
 
 def write_edge_list(path: str | os.PathLike[str], adjacency: Tensor, names: Sequence[object] | None = None) -> None:
-    """Write a csv file with the columns source, target and weight, one row an edge, weights in full precision.
+    """Write a csv file with the columns source, target and weight, one row per edge, weights in full precision.
 
-    The file appears, or replaces what was there, when it is complete. Nodes without any edge are not in it.
+    The file appears, or replaces the old one, when it is complete. Nodes without edges are not in it.
     """
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
@@ -60,7 +60,7 @@ def write_edge_list(path: str | os.PathLike[str], adjacency: Tensor, names: Sequ
 def to_edge_index(adjacency: Tensor) -> tuple[Tensor, Tensor]:
     """The pair (edge_index, edge_weight) that PyTorch Geometric's layers take, on the device of `adjacency`.
 
-    `edge_index` (2, edges) has the sources in its first row and the targets in its second, the default
+    `edge_index` (2, edges) has the sources in its first row and the targets in its second, for the default
     "source_to_target" flow; `edge_weight` (edges,) has the dtype of `adjacency`. A layer that sums its messages then
     computes `adjacency @ x`.
 
@@ -92,7 +92,7 @@ def to_networkx(adjacency: Tensor, names: Sequence[object] | None = None) -> Any
 def to_scipy(adjacency: Tensor) -> Any:
     """A `scipy.sparse.csr_array` equal to `adjacency`: row i holds what node i reads.
 
-    Needs scipy. Its graph routines, and others that take entry [i, j] as an edge from i to j, want the transpose.
+    Needs scipy. Graph routines that take entry [i, j] as an edge from i to j, like scipy's, need the transpose.
     """
     try:
         from scipy import sparse

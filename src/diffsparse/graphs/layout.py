@@ -5,8 +5,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from diffsparse.graphs.matrix import require_map
-from diffsparse.graphs.scores import hop_counts
+from diffsparse.graphs.scores import hop_counts, require_map
 
 Floats = npt.NDArray[np.float64]
 
@@ -15,11 +14,11 @@ SETTLED = 1e-4
 
 
 def plane_layout(road_map: Tensor) -> Tensor:
-    r"""Positions (nodes, 2), float32, with distances on paper close to those along the links.
+    r"""Positions (nodes, 2), float32, whose distances are close to the hop counts on the map.
 
-    Minimises the stress :math:`\sum_{ij} (\|x_i - x_j\| - d_{ij})^2 / d_{ij}^2` over the geodesic distances d by
-    majorisation, from the classical scaling of d. The same map always gets the same positions. Parts of the map
-    without a way between them stand a little apart.
+    Minimises the stress :math:`\sum_{ij} (\|x_i - x_j\| - d_{ij})^2 / d_{ij}^2` over the hop counts d by majorisation,
+    starting from the classical scaling of d. The same map always gets the same positions. Parts of the map that are not
+    connected are drawn a little apart.
 
     Example:
         >>> ends = plane_layout(torch.tensor([[0, 1, 0], [0, 0, 1], [0, 0, 0]]))[[0, 2]]
@@ -34,7 +33,7 @@ def plane_layout(road_map: Tensor) -> Tensor:
     inverse = np.linalg.pinv(_laplacian(pull))
     places = _classical_scaling(wanted)
     for _ in range(ROUNDS):
-        lengths = _lengths(places)
+        lengths: Floats = np.linalg.norm(places[:, None] - places[None], axis=-1)
         moved = inverse @ (_laplacian(pull * wanted / np.maximum(lengths, 1e-9)) @ places)
         change = np.abs(moved - places).max()
         places = moved
@@ -44,7 +43,7 @@ def plane_layout(road_map: Tensor) -> Tensor:
 
 
 def row_order(road_map: Tensor) -> list[int]:
-    """All nodes in a row, linked ones near each other: along the longest axis of the classical scaling.
+    """All nodes in a row, linked nodes close together: ordered along the longest axis of the classical scaling.
 
     Example:
         >>> row_order(torch.tensor([[0, 0, 1], [0, 0, 1], [1, 1, 0]])) in ([0, 2, 1], [1, 2, 0])
@@ -57,7 +56,7 @@ def row_order(road_map: Tensor) -> list[int]:
 def _distances(linked: Tensor) -> Floats:
     hops: Floats = hop_counts(linked).cpu().double().numpy()
     near = hops[np.isfinite(hops)]
-    # half the width of the widest part, and a gap: far enough to see, near enough to share the paper
+    # half the width of the widest part plus a gap: visibly apart, but on the same page
     return np.where(np.isfinite(hops), hops, float(near.max()) / 2 + 2)
 
 
@@ -75,8 +74,3 @@ def _classical_scaling(distances: Floats) -> Floats:
 
 def _laplacian(weights: Floats) -> Floats:
     return np.diag(weights.sum(1)) - weights
-
-
-def _lengths(places: Floats) -> Floats:
-    lengths: Floats = np.linalg.norm(places[:, None] - places[None], axis=-1)
-    return lengths

@@ -1,14 +1,54 @@
-"""How much of a learned graph lies on a given map."""
+"""Learned graphs as matrices: the checks of their arguments, and how much of a graph lies on a given map."""
+
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from diffsparse.errors import require_whole
-from diffsparse.graphs.matrix import require_adjacency, require_map
+from diffsparse.errors import SparsityError, require_floats, require_whole
+
+
+def require_adjacency(value: Tensor) -> Tensor:
+    """`value`, detached; raises unless it is a square matrix of finite, non-negative weights."""
+    require_floats("adjacency", value)
+    _require_square("adjacency", value)
+    weights = value.detach()
+    wrong = ~torch.isfinite(weights) | (weights < 0)
+    if bool(wrong.any()):
+        row, column = wrong.nonzero()[0].tolist()
+        found = f"{weights[row, column].item():g} in row {row}, column {column}"
+        raise SparsityError(f"adjacency must have finite, non-negative weights, got {found}")
+    return weights
+
+
+def require_map(value: Tensor, nodes: int | None = None) -> Tensor:
+    """`value` as a bool matrix, True where it is not zero; raises unless it is square and has that many nodes."""
+    if not isinstance(value, Tensor):
+        raise SparsityError(f"road_map must be a tensor, got {type(value).__name__}")
+    _require_square("road_map", value)
+    if nodes is not None and len(value) != nodes:
+        raise SparsityError(f"road_map has {len(value)} nodes and the adjacency has {nodes}")
+    if value.is_floating_point() and bool(value.isnan().any()):
+        row, column = value.isnan().nonzero()[0].tolist()
+        raise SparsityError(f"road_map is NaN in row {row}, column {column}")
+    return value.detach() != 0
+
+
+def node_names(names: Sequence[object] | None, nodes: int) -> list[str]:
+    """The names as text, by default "0", "1", ...; raises unless each node has a name of its own."""
+    if names is None:
+        return [str(node) for node in range(nodes)]
+    given = [str(name) for name in names]
+    if len(given) != nodes:
+        raise SparsityError(f"names must be one for each of the {nodes} nodes, got {len(given)}")
+    if len(set(given)) != nodes:
+        twice = next(name for name in given if given.count(name) > 1)
+        raise SparsityError(f"names must differ from each other, got {twice!r} twice")
+    return given
 
 
 def nonzeros(adjacency: Tensor) -> int:
-    """Entries of the learned graph that are not zero, the diagonal included.
+    """The number of non-zero entries of the learned graph, including the diagonal.
 
     Example:
         >>> nonzeros(torch.tensor([[0.5, 0.5], [0.0, 1.0]]))
@@ -18,7 +58,7 @@ def nonzeros(adjacency: Tensor) -> int:
 
 
 def hop_counts(road_map: Tensor) -> Tensor:
-    """Geodesic distances (nodes, nodes) on the map in links, float32, infinite where there is no way.
+    """Distances (nodes, nodes) on the map, counted in links, float32; infinite if there is no path.
 
     A link counts in both directions, whatever its weight; the distance of a node to itself is 0.
 
@@ -43,7 +83,7 @@ def hop_counts(road_map: Tensor) -> Tensor:
 
 
 def within_hops(road_map: Tensor, hops: int = 1) -> Tensor:
-    r"""The bool matrix :math:`M^k`: True where the geodesic distance is at most `hops`, so on the diagonal too.
+    r"""The bool matrix :math:`M^k`: True where the distance is at most `hops`, so also on the diagonal.
 
     Example:
         >>> within_hops(torch.tensor([[0, 1, 0], [0, 0, 1], [0, 0, 0]])).int()
@@ -59,15 +99,15 @@ def learned_relationship(adjacency: Tensor, road_map: Tensor, hops: int = 1) -> 
 
     .. math:: \frac{1}{2N} \sum_{i,j} \left[(D_r^{-1} A + A D_c^{-1}) \odot M^k\right]_{ij}
 
-    The share of the weight of each row, and of each column, that lies within `hops` links on the map, averaged over
-    all rows and columns.
+    For each row and each column, this takes the share of its weight that lies within `hops` links on the map; the score
+    is the mean of these shares.
 
     Args:
-        adjacency: the learned graph A, not negative, (N, N).
-        road_map: the given graph, (N, N), not zero where two nodes are linked; its diagonal does not matter.
+        adjacency: the learned graph A, non-negative, (N, N).
+        road_map: the given graph, (N, N), non-zero where two nodes are linked; its diagonal does not matter.
         hops: the k of :math:`M^k`.
 
-    Edges: an empty row or column has nothing on the map and counts as 0.
+    Edges: an empty row or column counts as 0.
 
     Example:
         >>> road_map = torch.tensor([[0, 1, 0], [1, 0, 1], [0, 1, 0]])
@@ -83,3 +123,8 @@ def learned_relationship(adjacency: Tensor, road_map: Tensor, hops: int = 1) -> 
 
 def _shares(parts: Tensor, totals: Tensor) -> Tensor:
     return parts / torch.where(totals > 0, totals, 1.0)
+
+
+def _require_square(name: str, value: Tensor) -> None:
+    if value.dim() != 2 or value.shape[0] != value.shape[1] or len(value) == 0:
+        raise SparsityError(f"{name} must be a square matrix (nodes, nodes), got shape {tuple(value.shape)}")

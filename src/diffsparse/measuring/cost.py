@@ -1,19 +1,21 @@
-"""Multiply-accumulates and memory of one forward pass."""
+"""Multiply-accumulates, elementwise operations and memory of one forward pass."""
 
 import sys
-from collections.abc import Callable, Iterator
+import weakref
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from math import prod
 from typing import Any, TypeAlias
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
 from diffsparse.example import Example
-from diffsparse.measuring.recorder import Recorder
 from diffsparse.undisturbed import undisturbed
 
 Shape: TypeAlias = tuple[int, ...]
@@ -34,6 +36,24 @@ _LAYERS = {
     aten.convolution_overrideable,
     aten._slow_conv2d_forward,
 }
+_NORMS = {
+    aten.native_batch_norm,
+    aten._native_batch_norm_legit,
+    aten._native_batch_norm_legit_no_training,
+    aten.cudnn_batch_norm,
+    aten.miopen_batch_norm,
+}
+_RELUS = {aten.relu, aten.relu_}
+_WINDOWS = {
+    aten.avg_pool1d,
+    aten.avg_pool2d,
+    aten.avg_pool3d,
+    aten.max_pool2d_with_indices,
+    aten.max_pool3d_with_indices,
+}
+# Pooling to one value per channel arrives as a mean.
+_WHOLE = {aten.mean, aten._adaptive_avg_pool2d, aten._adaptive_avg_pool3d}
+_BATCHED = {aten.bmm: 0, aten.baddbmm: 1}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,18 +65,19 @@ class Cost:
     product_macs: int
     """Multiply-accumulates of batched matrix products without a parameter, those of attention; not in `macs`."""
     elementwise_flops: int
-    """2 for each element of a batch norm, 1 for each of a ReLU, each element pooled and each bias; not in `macs`."""
+    """2 per element of a batch norm, 1 per element of a ReLU, per element pooled and per bias added; not in `macs`."""
     peak_activation_bytes: int
-    """The largest size of the tensors alive at once, inputs included, parameters, buffers and workspace not."""
+    """The most memory of tensors alive at once: inputs, intermediate and output tensors, but not parameters, buffers or
+    the workspace inside a kernel."""
     macs_by_module: dict[str, int]
-    """`macs` by the innermost module that did them, "" is the model itself; modules without any are left out."""
+    """`macs` by the innermost module that did them; "" is the model itself, modules without MACs are left out."""
 
 
 def count(model: nn.Module, example: Example) -> Cost:
-    """Count one forward pass of `model` in eval mode; the figures are for the whole example, not for a sample of it.
+    """Count one forward pass of `model` in eval mode; the figures are for the whole example, not per sample.
 
-    Operations are counted as they are executed, so functional calls, raw parameters and layers used twice count as
-    what they do. A two-dimensional matrix product counts as a linear layer, whatever its operands are.
+    Operations are counted as they are executed, so functional calls, raw parameters and layers used twice are counted
+    correctly. A two-dimensional matrix product counts as a linear layer, whatever its operands are.
 
     Example:
         >>> count(nn.Linear(8, 4), Example.of(torch.zeros(2, 8))).macs
@@ -70,7 +91,7 @@ def count(model: nn.Module, example: Example) -> Cost:
             done = counter.flop_counts["Global"]
             return sum(flops for op, flops in done.items() if op in _LAYERS) // 2 + recorder.weight_macs
 
-        # The counter is entered last and so acts first: the recorder sees what the counter has decomposed.
+        # The counter is entered last, so it acts first and the recorder sees the operations it decomposes into.
         with recorder, counter, _own_share(model, macs) as macs_by_module:
             example.run(model)
     total = macs()
@@ -83,14 +104,100 @@ def count(model: nn.Module, example: Example) -> Cost:
     )
 
 
+class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Watches a forward pass.
+
+    Args:
+        model: its parameters and buffers do not count as activations.
+        inputs: the input tensors, which are alive from the start.
+
+    Attributes:
+        peak_bytes: the most memory of tensors alive at any operation, inputs included.
+        elementwise_flops: 2 per element of a batch norm, 1 per element of a ReLU, element pooled or bias added.
+        weight_macs: MACs of batched products with a parameter on one side, as `einsum` makes them.
+    """
+
+    def __init__(self, model: nn.Module, inputs: Iterable[Tensor]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.peak_bytes = 0
+        self.elementwise_flops = 0
+        self.weight_macs = 0
+        self._bytes = 0
+        self._alive: dict[int, weakref.ref[torch.UntypedStorage]] = {}
+        self._weights = {
+            part.untyped_storage()._cdata
+            for tensor in (*model.parameters(), *model.buffers())
+            for part in dense_parts(tensor)
+        }
+        for tensor in inputs:
+            self._watch(tensor)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        tensors = [leaf for leaf in tree_leaves(out) if isinstance(leaf, Tensor)]
+        for tensor in tensors:
+            self._watch(tensor)
+        if tensors:
+            self._count(func.overloadpacket, args, tensors[0])
+        return out
+
+    def _watch(self, tensor: Tensor) -> None:
+        for part in dense_parts(tensor):
+            storage = part.untyped_storage()
+            key, size = storage._cdata, storage.nbytes()
+            if key in self._weights or key in self._alive:
+                continue
+
+            def free(_: Any, key: int = key, size: int = size) -> None:
+                del self._alive[key]
+                self._bytes -= size
+
+            self._alive[key] = weakref.ref(storage, free)
+            self._bytes += size
+            self.peak_bytes = max(self.peak_bytes, self._bytes)
+
+    def _count(self, op: Any, args: Any, out: Tensor) -> None:
+        if op in _NORMS:
+            self.elementwise_flops += 2 * out.numel()
+        elif op in _RELUS or op is aten.addmm or (op is aten.convolution and args[2] is not None):
+            self.elementwise_flops += out.numel()
+        elif op in _WINDOWS:
+            kernel = args[1] * (out.dim() - 2) if len(args[1]) == 1 else args[1]
+            self.elementwise_flops += out.numel() * prod(kernel)
+        elif op in _WHOLE:
+            self.elementwise_flops += args[0].numel()
+        elif op in _BATCHED:
+            left, right = args[_BATCHED[op] : _BATCHED[op] + 2]
+            if not self._weights.isdisjoint((left.untyped_storage()._cdata, right.untyped_storage()._cdata)):
+                self.weight_macs += out.numel() * left.shape[-1]
+
+
+def dense_parts(tensor: Tensor) -> tuple[Tensor, ...]:
+    """The dense tensors that hold the memory of `tensor`: itself, unless its layout is sparse.
+
+    Example:
+        >>> [part.numel() for part in dense_parts(torch.eye(3).to_sparse())]
+        [6, 3]
+    """
+    if tensor.layout == torch.strided:
+        return (tensor,)
+    if tensor.layout == torch.sparse_coo:
+        return tensor._indices(), tensor._values()
+    if tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
+        return tensor.crow_indices(), tensor.col_indices(), tensor.values()
+    if tensor.layout in (torch.sparse_csc, torch.sparse_bsc):
+        return tensor.ccol_indices(), tensor.row_indices(), tensor.values()
+    return ()
+
+
 @contextmanager
 def _plain_kernels() -> Iterator[None]:
-    """Kernels that a counter can look into: no fused transformer layers, no compiled graphs."""
+    """Use kernels that a counter can look into: no fused transformer layers, no compiled graphs."""
     fast = torch.backends.mha.get_fastpath_enabled()
     with ExitStack() as stack:
         stack.callback(torch.backends.mha.set_fastpath_enabled, fast)
         torch.backends.mha.set_fastpath_enabled(False)
-        # Its import takes seconds, and without it nothing has been compiled.
+        # Importing it takes seconds, and if nobody has, nothing is compiled.
         if "torch._dynamo" in sys.modules:
             stack.enter_context(torch.compiler.set_stance("force_eager"))
         yield
@@ -98,7 +205,7 @@ def _plain_kernels() -> Iterator[None]:
 
 @contextmanager
 def _own_share(model: nn.Module, total: Callable[[], int]) -> Iterator[dict[str, int]]:
-    """Attribute the growth of `total()` to the module that is running, its submodules' part taken off."""
+    """Attribute the growth of `total()` to the innermost module that is running."""
     names = {module: name for name, module in model.named_modules()}
     own = dict.fromkeys(names.values(), 0)
     running: list[str] = []
@@ -113,14 +220,14 @@ def _own_share(model: nn.Module, total: Callable[[], int]) -> Iterator[dict[str,
 
     def enter(module: nn.Module, args: Any) -> None:
         charge()
-        # A module outside the tree works for the one that called it.
+        # A module outside the tree counts for the module that called it.
         running.append(names.get(module, running[-1] if running else ""))
 
     def leave(module: nn.Module, args: Any, output: Any) -> None:
         charge()
         running.pop()
 
-    # Hooks for all modules rather than one on each: the user's modules are not touched.
+    # Global hooks leave the user's modules untouched.
     handles = [register_module_forward_pre_hook(enter), register_module_forward_hook(leave, always_call=True)]
     try:
         yield own
@@ -129,31 +236,23 @@ def _own_share(model: nn.Module, total: Callable[[], int]) -> Iterator[dict[str,
             handle.remove()
 
 
-def _matrix_vector(matrix: Shape, vector: Shape, *_: Any, out_shape: Any = None, **__: Any) -> int:
-    return 2 * prod(matrix)
-
-
-def _added_matrix_vector(added: Shape, matrix: Shape, vector: Shape, *_: Any, out_shape: Any = None, **__: Any) -> int:
-    return 2 * prod(matrix)
-
-
-def _attention(query: Shape, key: Shape, value: Shape, *_: Any, out_shape: Any = None, **__: Any) -> int:
+def _attention(query: Shape, key: Shape, value: Shape, *_: Any, **__: Any) -> int:
     batch, heads, length, width = query
     return 2 * batch * heads * length * key[-2] * (width + value[-1])
 
 
-def _rnn_cpu(x: Shape, w_input: Shape, w_hidden: Shape, *_: Any, out_shape: Any = None, **__: Any) -> int:
+def _rnn_cpu(x: Shape, w_input: Shape, w_hidden: Shape, *_: Any, **__: Any) -> int:
     return 2 * prod(x[:-1]) * (prod(w_input) + prod(w_hidden))
 
 
-def _rnn_cuda(x: Shape, weights: list[Shape], *_: Any, out_shape: Any = None, **__: Any) -> int:
+def _rnn_cuda(x: Shape, weights: list[Shape], *_: Any, **__: Any) -> int:
     return 2 * prod(x[:-1]) * sum(prod(weight) for weight in weights if len(weight) == 2)
 
 
-# What torch's own table lacks; each takes shapes and returns FLOPs.
+# Formulas missing in torch's table; each takes shapes and returns FLOPs.
 _FORMULAS = {
-    aten.mv: _matrix_vector,
-    aten.addmv: _added_matrix_vector,
+    aten.mv: lambda matrix, *_, **__: 2 * prod(matrix),
+    aten.addmv: lambda added, matrix, *_, **__: 2 * prod(matrix),
     aten._scaled_dot_product_flash_attention_for_cpu: _attention,
     aten.mkldnn_rnn_layer: _rnn_cpu,
     aten._cudnn_rnn: _rnn_cuda,

@@ -1,10 +1,11 @@
 """How long calls take, timed in turns."""
 
+import random
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from statistics import median, quantiles
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 import torch
 
@@ -16,11 +17,11 @@ class Latency:
     """Wall-clock time of one call, in seconds."""
 
     median: float
-    """Half of the runs were faster."""
+    """Half of the calls were faster."""
     lower_quartile: float
-    """A quarter of the runs were faster."""
+    """A quarter of the calls were faster."""
     upper_quartile: float
-    """A quarter of the runs were slower."""
+    """A quarter of the calls were slower."""
     runs: int
     """How many calls were timed, after the warm-up."""
 
@@ -39,25 +40,18 @@ class Latency:
         return f"{1e3 * self.median:.3f} ms (quartiles {low:.3f} to {high:.3f}, {self.runs} runs)"
 
 
+class Timing(TypedDict, total=False):
+    """Options of `interleaved_seconds`, which has their defaults."""
+
+    seconds: float
+    warmup: int
+    min_runs: int
+
+
 def time_interleaved(
-    calls: Sequence[Callable[[], object]],
-    *,
-    device: torch.device,
-    seconds: float = 1.0,
-    warmup: int = 3,
-    min_runs: int = 10,
+    calls: Sequence[Callable[[], object]], *, device: torch.device, **timing: Unpack[Timing]
 ) -> tuple[Latency, ...]:
-    """Time every call once a round, so that a change in the machine's load falls on all of them alike.
-
-    Every other round runs backwards, so that none always comes after the same neighbour. Work queued on an
-    accelerator is awaited before the clock starts and before it stops.
-
-    Args:
-        calls: what to time.
-        device: where the work is done.
-        seconds: rounds go on until this much time for each call has been measured.
-        warmup: rounds before the timing.
-        min_runs: the least number of timed rounds, at least 2.
+    """Time the calls in turns and summarise the times of each; the arguments are those of `interleaved_seconds`.
 
     Example:
         >>> fast, slow = time_interleaved([lambda: None, lambda: time.sleep(0.001)], device=torch.device("cpu"),
@@ -65,17 +59,41 @@ def time_interleaved(
         >>> fast.median < slow.median, fast.runs == slow.runs
         (True, True)
     """
+    return tuple(Latency.of(times) for times in interleaved_seconds(calls, device=device, **timing))
+
+
+def interleaved_seconds(
+    calls: Sequence[Callable[[], object]],
+    *,
+    device: torch.device,
+    seconds: float = 1.0,
+    warmup: int = 3,
+    min_runs: int = 10,
+) -> list[list[float]]:
+    """The seconds of each call in each round; a round makes every call once.
+
+    So a change in the machine's load affects all calls alike. The order changes from round to round, because caches
+    and memory depend on the previous call. Work queued on an accelerator is awaited before the clock starts and before
+    it stops.
+
+    Args:
+        calls: what to time.
+        device: where the work is done.
+        seconds: rounds go on until this much time has been measured per call.
+        warmup: rounds before the timing.
+        min_runs: the least number of timed rounds, at least 2.
+    """
     require_number("seconds", seconds, low=0)
     require_whole("warmup", warmup, low=0)
     require_whole("min_runs", min_runs, low=2)
     if device.type == "meta":
-        raise SparsityError("nothing is computed on the meta device, so there is no time to take; pass latency=False")
+        raise SparsityError("nothing runs on the meta device, so there is no time to measure; pass latency=False")
     synchronize = torch.get_device_module(device).synchronize
     for _ in range(warmup):
         for call in calls:
             call()
     times: list[list[float]] = [[] for _ in calls]
-    order = list(zip(calls, times, strict=True))
+    order, shuffler = list(zip(calls, times, strict=True)), random.Random(0)
     spent, rounds = 0.0, 0
     while rounds < min_runs or spent < seconds * len(calls):
         for call, record in order:
@@ -85,6 +103,10 @@ def time_interleaved(
             synchronize()
             record.append(time.perf_counter() - start)
             spent += record[-1]
-        order.reverse()
         rounds += 1
-    return tuple(Latency.of(record) for record in times)
+        # reversing alone would often put the first and the last of many calls after themselves
+        if rounds % 2 == 0 and len(order) > 2:
+            shuffler.shuffle(order)
+        else:
+            order.reverse()
+    return times

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any, TypeAlias, overload
+from typing import Any, TypeAlias, Unpack, overload
 
 import torch
 from torch import Tensor, nn
@@ -10,9 +10,8 @@ from torch.nn.parameter import is_lazy
 
 from diffsparse.errors import SparsityError, require_module
 from diffsparse.example import Example
-from diffsparse.measuring.cost import count
-from diffsparse.measuring.latency import Latency, time_interleaved
-from diffsparse.measuring.recorder import dense_parts
+from diffsparse.measuring.cost import count, dense_parts
+from diffsparse.measuring.latency import Latency, Timing, time_interleaved
 from diffsparse.measuring.report import Comparison, Measurement
 from diffsparse.undisturbed import undisturbed
 
@@ -21,27 +20,13 @@ Inputs: TypeAlias = Tensor | tuple[Any, ...] | Mapping[str, Any]
 
 @overload
 def measure(
-    model: nn.Module,
-    example_inputs: Inputs,
-    other: None = None,
-    *,
-    latency: bool = True,
-    seconds: float = 1.0,
-    warmup: int = 3,
-    min_runs: int = 10,
+    model: nn.Module, example_inputs: Inputs, other: None = None, *, latency: bool = ..., **timing: Unpack[Timing]
 ) -> Measurement: ...
 
 
 @overload
 def measure(
-    model: nn.Module,
-    example_inputs: Inputs,
-    other: nn.Module,
-    *,
-    latency: bool = True,
-    seconds: float = 1.0,
-    warmup: int = 3,
-    min_runs: int = 10,
+    model: nn.Module, example_inputs: Inputs, other: nn.Module, *, latency: bool = ..., **timing: Unpack[Timing]
 ) -> Comparison: ...
 
 
@@ -51,25 +36,23 @@ def measure(
     other: nn.Module | None = None,
     *,
     latency: bool = True,
-    seconds: float = 1.0,
-    warmup: int = 3,
-    min_runs: int = 10,
+    **timing: Unpack[Timing],
 ) -> Measurement | Comparison:
     """Operations, parameters, memory and time of a model, or of two models compared.
 
     FLOPs = 2 x MACs of convolutions and linear layers; products between activations (attention) and elementwise
-    operations are figures of their own. All figures are for the whole example: with a batch of 8, divide by 8 for
-    those of one sample. The model runs in eval mode without gradients and is left as it was, its training flags,
-    buffers and the random state included.
+    operations are separate figures. All figures are for the whole example: with a batch of 8, divide by 8 to get those
+    of one sample. The model runs in eval mode without gradients; its training flags, its buffers and the random state
+    are restored.
 
     Args:
         model: any model.
         example_inputs: a tensor, a tuple of positional arguments or a dict of keyword arguments, on the model's device.
         other: a second model; both are then timed in turns on the same example.
-        latency: whether to time at all.
-        seconds: how much time to spend on timing each model.
-        warmup: untimed calls of each model before.
-        min_runs: the least number of timed calls of each model.
+        latency: whether to measure time at all.
+        seconds: how much time to spend on timing each model, 1 by default.
+        warmup: untimed calls of each model before, 3 by default.
+        min_runs: the least number of timed calls of each model, 10 by default.
 
     Example:
         >>> figures = measure(nn.Conv2d(3, 8, 3, padding=1), torch.zeros(1, 3, 32, 32), latency=False)
@@ -79,25 +62,17 @@ def measure(
         0.25
     """
     _check("model", model)
-    if other is not None:
-        _check("other", other)
-    models = [model] if other is None else [model, other]
-    measured = measure_in_turns(
-        models, example_inputs, latency=latency, seconds=seconds, warmup=warmup, min_runs=min_runs
-    )
-    return measured[0] if other is None else Comparison(model=measured[0], other=measured[1])
+    if other is None:
+        return measure_in_turns([model], example_inputs, latency=latency, **timing)[0]
+    _check("other", other)
+    first, second = measure_in_turns([model, other], example_inputs, latency=latency, **timing)
+    return Comparison(model=first, other=second)
 
 
 def measure_in_turns(
-    models: Sequence[nn.Module],
-    example_inputs: Inputs,
-    *,
-    latency: bool = True,
-    seconds: float = 1.0,
-    warmup: int = 3,
-    min_runs: int = 10,
+    models: Sequence[nn.Module], example_inputs: Inputs, *, latency: bool = True, **timing: Unpack[Timing]
 ) -> list[Measurement]:
-    """What `measure` says of each of several models, all timed in turns on the same example."""
+    """What `measure` returns, for any number of models, all timed in turns on the same example."""
     example = Example.of(example_inputs)
     # A compiled model is timed compiled and counted as the module it was made from.
     sources: list[nn.Module] = [getattr(each, "_orig_mod", each) for each in models]
@@ -106,9 +81,7 @@ def measure_in_turns(
     if latency:
         calls = [partial(example.run, each) for each in models]
         with undisturbed(*models, device=example.device):
-            latencies = time_interleaved(
-                calls, device=example.device, seconds=seconds, warmup=warmup, min_runs=min_runs
-            )
+            latencies = time_interleaved(calls, device=example.device, **timing)
     return [
         Measurement(
             name=type(each).__name__,

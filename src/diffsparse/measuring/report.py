@@ -1,57 +1,47 @@
-"""What a measurement says, as data and as a table."""
+"""The results of a measurement, as data and as a table."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from diffsparse.measuring.cost import Cost
 from diffsparse.measuring.latency import Latency
 
 CONVENTION = "FLOPs = 2 x MACs of convolutions and linear layers"
-"""What the headline counts; attention products and elementwise operations are figures of their own."""
+"""What the headline counts; attention products and elementwise operations are separate figures."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Measurement:
+class Measurement(Cost):
     """Cost of one model on one example; prints as a table."""
 
     name: str
     """Class of the model."""
     input: str
-    """Types and shapes of the example; every figure is for the whole of it."""
-    macs: int
-    """Multiply-accumulates of convolutions and linear layers."""
-    product_macs: int
-    """Multiply-accumulates of matrix products between activations, those of attention; not in `macs`."""
-    elementwise_flops: int
-    """2 for each element of a batch norm, 1 for each of a ReLU, each element pooled and each bias."""
+    """Types and shapes of the example; every figure is for the whole example."""
     params: int
-    """Elements of the parameters, gates included, shared ones once."""
+    """Elements of the parameters, gates included; shared parameters count once."""
     buffers: int
     """Elements of the buffers."""
     bytes: int
     """Memory of parameters and buffers."""
-    peak_activation_bytes: int
-    """The largest size of the tensors alive at once in a forward pass without gradients: inputs, intermediate and
-    output tensors, but not parameters, buffers or the workspace inside a kernel."""
     latency: Latency | None
-    """Time of a forward pass; None when it was not asked for."""
+    """Time of a forward pass; None if it was not measured."""
     device: str
     """Where the example was."""
     threads: int
     """Threads that torch used inside an operation on the CPU."""
-    macs_by_module: dict[str, int]
-    """`macs` by the innermost module that did them, "" is the model itself; modules without any are left out."""
     convention: str = CONVENTION
     """What FLOPs means here."""
 
     @property
     def flops(self) -> int:
-        """Twice the MACs: `convention`."""
+        """Twice the MACs; see `convention`."""
         return 2 * self.macs
 
     @property
     def flops_with_elementwise(self) -> int:
-        """The other convention: `flops` and `elementwise_flops` together."""
+        """The other convention: `flops` plus `elementwise_flops`."""
         return self.flops + self.elementwise_flops
 
     def as_dict(self) -> dict[str, Any]:
@@ -73,7 +63,7 @@ class Comparison:
 
     @property
     def ratios(self) -> dict[str, float | None]:
-        """Each figure of `other` divided by that of `model`; None where there is nothing to divide by."""
+        """Each figure of `other` divided by that of `model`; None if the latter is 0 or unknown."""
         pairs = {key: (getattr(self.model, key), getattr(self.other, key)) for key in _FIGURES}
         ratios = {key: other / model if model else None for key, (model, other) in pairs.items()}
         speedup = self.speedup
@@ -81,7 +71,7 @@ class Comparison:
 
     @property
     def speedup(self) -> float | None:
-        """Median time of `model` divided by that of `other`; None when they were not timed."""
+        """Median time of `model` divided by that of `other`; None if they were not timed."""
         if self.model.latency is None or self.other.latency is None or self.other.latency.median == 0:
             return None
         return self.model.latency.median / self.other.latency.median
@@ -129,7 +119,7 @@ def _rows(measurement: Measurement) -> dict[str, str]:
 
 
 def _columns(columns: Sequence[dict[str, str]]) -> list[str]:
-    """Rows in the order of the first column, labels to the left, figures to the right."""
+    """Rows in the order of the first column; labels are left-aligned, figures right-aligned."""
     labels = list(columns[0])
     widths = [max(map(len, column.values())) for column in columns]
     label_width = max(map(len, labels))

@@ -1,4 +1,4 @@
-"""Networks of the paper and small ones for tests and demonstrations."""
+"""Networks of the paper, and smaller ones for tests and demos."""
 
 from diffsparse.models.densenet import DenseNet
 from diffsparse.models.factory import Family, create, names, register_family

@@ -9,7 +9,7 @@ from diffsparse.models.preresnet import PreActivationNet
 
 
 class DenseLayer(nn.Module):
-    """BN-ReLU-conv3x3; the new channels are appended after those of the input."""
+    """BN-ReLU-conv3x3; the new channels are appended to those of the input."""
 
     def __init__(self, in_channels: int, growth: int) -> None:
         super().__init__()
@@ -35,8 +35,8 @@ class Transition(nn.Module):
 class DenseNet(PreActivationNet):
     """Stem, three dense blocks with transitions between them, batch norm, global pooling and a classifier.
 
-    `stages` holds block, transition, block, transition, block. The stem gives twice `growth` channels, so that the
-    input of every batch norm consists of whole groups of `growth` channels.
+    `stages` holds block, transition, block, transition, block. The stem has twice `growth` output channels, so
+    the input of every batch norm consists of whole groups of `growth` channels.
 
     Args:
         depth: 3n + 4, with n layers in each block.

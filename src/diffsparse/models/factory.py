@@ -1,9 +1,15 @@
-"""Networks by name."""
+"""Models by name: families of networks, and the user's own classes as package.module:Name."""
 
+import importlib
+import json
 import re
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
+from functools import partial
+from pathlib import Path
+from typing import Any
 
 from torch import nn
 
@@ -12,7 +18,7 @@ from diffsparse.models.densenet import DenseNet
 from diffsparse.models.mobilenet import MobileNetV1
 from diffsparse.models.preresnet import PreResNet
 from diffsparse.models.resnet import PreActivationResNet, ResNet
-from diffsparse.registry import load_features
+from diffsparse.registry import Registry
 
 DEPTH = r"(?P<depth>[1-9][0-9]{0,3})"
 MULTIPLIER = r"(?:-(?P<multiplier>-?[0-9]*\.?[0-9]+))?"
@@ -24,64 +30,52 @@ class Family:
     """Networks whose names follow one pattern."""
 
     grammar: str
-    """The names as errors show them."""
+    """The names as error messages show them."""
     pattern: str
     """Regular expression that a whole name matches."""
     build: Callable[[re.Match[str], int, int], nn.Module]
-    """From the match, the number of classes and the input channels to a network."""
+    """Makes a network from the match, the number of classes and the input channels."""
     examples: tuple[str, ...]
-    """Names of the family to list."""
+    """Names to list."""
 
 
-_FAMILIES: list[Family] = []
+FAMILIES = Registry[Family]("family of networks")
 
 
 def register_family(family: Family) -> None:
-    """Let `create` and the command line know a family of networks."""
-    _FAMILIES.append(family)
+    """Let `create` and the command line find a family of networks.
 
+    To be found by the command line, the module that calls this must be declared as an entry point of the group
+    `diffsparse.features` in the pyproject.toml of your package.
 
-def families() -> list[Family]:
-    """Every family, those of other packages included."""
-    load_features()
-    return _FAMILIES
+    Example:
+        >>> def build(match, num_classes, in_channels):
+        ...     return nn.Sequential(nn.Flatten(), nn.Linear(in_channels * int(match["size"]) ** 2, num_classes))
+        >>> register_family(Family(
+        ...     grammar="linear<size>", pattern="linear(?P<size>[0-9]+)", build=build, examples=("linear8",)))
+        >>> create("linear8", 3, in_channels=1)[1]
+        Linear(in_features=64, out_features=3, bias=True)
+    """
+    FAMILIES.add(family.grammar, family)
 
 
 def create(name: str, num_classes: int = 10, *, in_channels: int = 3) -> nn.Module:
     """A freshly initialised network.
 
-    A name is `<family><depth>[-<width multiplier>][-<variant>]`. The multiplier scales the channels of the first stage,
-    in a DenseNet the growth, and is 1 if left out; the variants are `preact` of `resnet50`, `imagenet` (for large
+    A name is `<family><depth>[-<width multiplier>][-<variant>]`. The multiplier scales the channels of the first stage
+    (in a DenseNet the growth) and defaults to 1. The variants are `preact` of `resnet50`, `imagenet` (for large
     images) of the MobileNets and `small` (for images of 8 pixels) of the wired one. `names()` lists examples.
 
-    Args:
-        name: which network.
-        num_classes: size of the output.
-        in_channels: channels of the image.
-
-    Raises:
-        SparsityError: the name is unknown, or there is no network of such a size.
+    `num_classes` is the size of the output, `in_channels` the channels of the image. Raises `SparsityError` if the name
+    is unknown or there is no network of that size.
 
     Example:
         >>> import torch
         >>> create("preresnet20-0.5")(torch.zeros(2, 3, 32, 32)).shape
         torch.Size([2, 10])
     """
-    family, match = find_family(name)
+    family, match = _find_family(name)
     return family.build(match, num_classes, in_channels)
-
-
-def find_family(name: str) -> tuple[Family, re.Match[str]]:
-    """The family of a network and what its name says; raises if there is none."""
-    if not isinstance(name, str):
-        raise SparsityError(f"the name of a network must be a string, got {name!r}")
-    for family in families():
-        if match := re.fullmatch(family.pattern, name):
-            return family, match
-    close = get_close_matches(name.lower(), names(), n=1)
-    hint = f", the closest is {close[0]!r}" if close else ""
-    known = ", ".join(family.grammar for family in families())
-    raise SparsityError(f"unknown network {name!r}{hint}; there are {known}, and your own as package.module:Name")
 
 
 def names() -> tuple[str, ...]:
@@ -91,7 +85,72 @@ def names() -> tuple[str, ...]:
         >>> "densenet40" in names()
         True
     """
-    return tuple(name for family in families() for name in family.examples)
+    return tuple(name for _, family in FAMILIES.items() for name in family.examples)
+
+
+def make_named(name: str, keywords: Mapping[str, Any]) -> nn.Module:
+    """Call the model class `name`, one of `names()` or package.module:Name, with the keyword arguments.
+
+    Example:
+        >>> make_named("torch.nn:Linear", {"in_features": 2, "out_features": 3})
+        Linear(in_features=2, out_features=3, bias=True)
+    """
+    factory = find_factory(name)
+    try:
+        made = factory(**keywords)
+    except SparsityError:
+        raise
+    except Exception as error:
+        raise SparsityError(f"{name} cannot be called with {dict(keywords)}: {error}") from error
+    if not isinstance(made, nn.Module):
+        raise SparsityError(f"{name} makes a {type(made).__name__}, not a module")
+    return made
+
+
+def parse_arguments(text: str) -> dict[str, Any]:
+    """Keyword arguments from a JSON object."""
+    try:
+        keywords = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise SparsityError(f"arguments must be a JSON object, got {text!r}: {error}") from error
+    if not isinstance(keywords, dict):
+        raise SparsityError(f"arguments must be a JSON object, got {text!r}")
+    return keywords
+
+
+def find_factory(name: str) -> Callable[..., Any]:
+    """The class or function that makes the model `name`; the user's modules may be in the current folder."""
+    if ":" not in name:
+        _find_family(name)
+        return partial(create, name)
+    module, _, attribute = name.partition(":")
+    if not module or not attribute:
+        raise SparsityError(f"a model is one of {', '.join(names())}, or package.module:Name; got {name!r}")
+    # like python -m, find modules in the current folder
+    if "" not in sys.path and str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
+    try:
+        found: Any = importlib.import_module(module)
+        for part in attribute.split("."):
+            found = getattr(found, part)
+    except (ImportError, AttributeError) as error:
+        raise SparsityError(f"cannot find {name}: {error}") from error
+    if not callable(found):
+        raise SparsityError(f"{name} is a {type(found).__name__} and cannot be called")
+    return found  # type: ignore[no-any-return]
+
+
+def _find_family(name: str) -> tuple[Family, re.Match[str]]:
+    """The family of a network and the match of its name; raises if there is none."""
+    if not isinstance(name, str):
+        raise SparsityError(f"the name of a network must be a string, got {name!r}")
+    for _, family in FAMILIES.items():
+        if match := re.fullmatch(family.pattern, name):
+            return family, match
+    close = get_close_matches(name.lower(), names(), n=1)
+    hint = f", the closest is {close[0]!r}" if close else ""
+    known = ", ".join(FAMILIES.names())
+    raise SparsityError(f"unknown network {name!r}{hint}; there are {known}, and your own as package.module:Name")
 
 
 def width_multiplier(match: re.Match[str], least_width: int) -> float:
@@ -107,47 +166,40 @@ def _scaled(match: re.Match[str], width: int) -> int:
     return int(width_multiplier(match, width) * width)
 
 
-def _preresnet(match: re.Match[str], num_classes: int, in_channels: int) -> nn.Module:
-    return PreResNet(int(match["depth"]), num_classes, width=_scaled(match, 16), in_channels=in_channels)
-
-
-def _densenet(match: re.Match[str], num_classes: int, in_channels: int) -> nn.Module:
-    return DenseNet(int(match["depth"]), num_classes, growth=_scaled(match, 12), in_channels=in_channels)
-
-
-def _resnet(match: re.Match[str], num_classes: int, in_channels: int) -> nn.Module:
-    kind = PreActivationResNet if match["preact"] else ResNet
-    return kind(num_classes, width=_scaled(match, 64), in_channels=in_channels)
-
-
-def _mobilenet(match: re.Match[str], num_classes: int, in_channels: int) -> nn.Module:
-    imagenet = match["imagenet"] is not None
-    return MobileNetV1(num_classes, multiplier=width_multiplier(match, 32), imagenet=imagenet, in_channels=in_channels)
-
-
 for _family in (
     Family(
         grammar="preresnet<depth>[-<multiplier>]",
         pattern=f"preresnet{DEPTH}{MULTIPLIER}",
-        build=_preresnet,
+        build=lambda match, classes, channels: PreResNet(
+            int(match["depth"]), classes, width=_scaled(match, 16), in_channels=channels
+        ),
         examples=("preresnet20", "preresnet20-0.5", "preresnet56", "preresnet110", "preresnet164"),
     ),
     Family(
         grammar="densenet<depth>[-<multiplier>]",
         pattern=f"densenet{DEPTH}{MULTIPLIER}",
-        build=_densenet,
+        build=lambda match, classes, channels: DenseNet(
+            int(match["depth"]), classes, growth=_scaled(match, 12), in_channels=channels
+        ),
         examples=("densenet40", "densenet40-0.5"),
     ),
     Family(
         grammar="resnet50[-<multiplier>][-preact]",
         pattern=f"resnet50{MULTIPLIER}(?P<preact>-preact)?",
-        build=_resnet,
+        build=lambda match, classes, channels: (PreActivationResNet if match["preact"] else ResNet)(
+            classes, width=_scaled(match, 64), in_channels=channels
+        ),
         examples=("resnet50", "resnet50-preact"),
     ),
     Family(
         grammar="mobilenetv1[-<multiplier>][-imagenet]",
         pattern=f"mobilenetv1{MULTIPLIER}(?P<imagenet>-imagenet)?",
-        build=_mobilenet,
+        build=lambda match, classes, channels: MobileNetV1(
+            classes,
+            multiplier=width_multiplier(match, 32),
+            imagenet=match["imagenet"] is not None,
+            in_channels=channels,
+        ),
         examples=("mobilenetv1", "mobilenetv1-0.25", "mobilenetv1-0.5-imagenet"),
     ),
 ):

@@ -29,8 +29,8 @@ class SeparableBlock(nn.Module):
 class MobileNetV1(nn.Module):
     """Stem, 13 depthwise separable blocks, global pooling and a classifier.
 
-    The blocks halve the resolution four times, and the stem once more if `imagenet`. Weights start as PyTorch
-    starts them.
+    The blocks halve the resolution four times; with `imagenet` the stem halves it once more. Weights have PyTorch's
+    default initialisation.
 
     Args:
         num_classes: size of the output.
@@ -51,7 +51,7 @@ class MobileNetV1(nn.Module):
         super().__init__()
         require_whole("num_classes", num_classes, low=1)
         require_whole("in_channels", in_channels, low=1)
-        # less would leave the stem without a channel
+        # a smaller one would leave the stem without channels
         require_number("multiplier", multiplier, low=1 / STEM)
         channels = int(multiplier * STEM)
         stem = nn.Conv2d(in_channels, channels, 3, 2 if imagenet else 1, 1, bias=False)

@@ -1,8 +1,7 @@
-"""Pre-activation residual networks for small images, basic and bottleneck, and the parts that other networks share."""
+"""Pre-activation residual networks for small images, and the parts they share with other networks."""
 
 import math
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Callable, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -12,7 +11,7 @@ from diffsparse.errors import SparsityError, require_whole
 
 
 class BasicBlock(nn.Module):
-    """BN-ReLU-conv3x3 twice, added to the shortcut; nothing after the addition."""
+    """BN-ReLU-conv3x3 twice, plus the shortcut; nothing after the addition."""
 
     expansion = 1
 
@@ -32,7 +31,7 @@ class BasicBlock(nn.Module):
 
 
 class Bottleneck(nn.Module):
-    """BN-ReLU-conv of kernels 1, 3 and 1, the stride on the 3x3, added to the shortcut of the raw input."""
+    """BN-ReLU-conv with kernels 1, 3 and 1, the stride on the 3x3, plus the shortcut of the raw input."""
 
     expansion = 4
 
@@ -56,25 +55,19 @@ class Bottleneck(nn.Module):
 
 
 def shortcut(in_channels: int, out_channels: int, stride: int) -> nn.Module:
-    """The identity, or a 1x1 convolution where width or resolution change."""
+    """The identity, or a 1x1 convolution if width or resolution changes."""
     if stride == 1 and in_channels == out_channels:
         return nn.Identity()
     return nn.Conv2d(in_channels, out_channels, 1, stride, bias=False)
 
 
-class ResidualBlock(Protocol):
-    """A class of residual blocks, whose output has `planes * expansion` channels."""
+def residual_stages(
+    block: Callable[[int, int, int], nn.Module], expansion: int, width: int, blocks: Sequence[int]
+) -> tuple[nn.Sequential, int]:
+    """One stage per entry of `blocks`, for an input of `width` channels; and the channels of the output.
 
-    @property
-    def expansion(self) -> int: ...
-
-    def __call__(self, in_channels: int, planes: int, stride: int) -> nn.Module: ...
-
-
-def residual_stages(block: ResidualBlock, width: int, blocks: Sequence[int]) -> tuple[nn.Sequential, int]:
-    """Stages for an input of `width` channels, one for each number of blocks, and the channels they give.
-
-    The first stage keeps the resolution and has `width` planes; each further one halves the one and doubles the other.
+    `block(in_channels, planes, stride)` makes a residual block with `planes * expansion` output channels. The first
+    stage keeps the resolution and has `width` planes; each further stage halves the resolution and doubles the planes.
     """
     channels = width
     stages: list[nn.Module] = []
@@ -83,7 +76,7 @@ def residual_stages(block: ResidualBlock, width: int, blocks: Sequence[int]) -> 
         layers: list[nn.Module] = []
         for index in range(count):
             layers.append(block(channels, planes, 2 if stage > 0 and index == 0 else 1))
-            channels = planes * block.expansion
+            channels = planes * expansion
         stages.append(nn.Sequential(*layers))
     return nn.Sequential(*stages), channels
 
@@ -92,9 +85,9 @@ class PreActivationNet(nn.Module):
     """Stem, stages, batch norm, ReLU, global average pooling and a classifier.
 
     Args:
-        stem: from the image to the first stage; no batch norm, as each stage begins with one.
-        stages: what comes between.
-        channels: the channels that the last stage gives.
+        stem: maps the image to the input of the first stage; needs no batch norm, as each stage begins with one.
+        stages: the layers between stem and classifier.
+        channels: output channels of the last stage.
         num_classes: size of the output.
     """
 
@@ -113,7 +106,7 @@ class PreActivationNet(nn.Module):
 
 
 def initialise(module: nn.Module) -> None:
-    """Draw the weights of a convolution from N(0, 2 / (kernel area * output channels)); leave other modules alone."""
+    """Draw the weights of a convolution from N(0, 2 / (kernel area * output channels)); skip other modules."""
     if isinstance(module, nn.Conv2d):
         fan_out = module.kernel_size[0] * module.kernel_size[1] * module.out_channels
         nn.init.normal_(module.weight, 0.0, math.sqrt(2 / fan_out))
@@ -125,10 +118,10 @@ class PreResNet(PreActivationNet):
     Args:
         depth: 6n + 2 with basic blocks, 9n + 2 with bottlenecks.
         num_classes: size of the output.
-        width: channels of the first stage; it doubles at each of the next two.
+        width: channels of the first stage; each of the next two doubles them.
         in_channels: channels of the image.
-        bottleneck: which blocks; by default bottlenecks from depth 164 on, as in the literature, and where only they
-            give the depth (29, 47, 65, ...).
+        bottleneck: whether to use bottlenecks; by default from depth 164 on, as in the literature, and for depths that
+            only they give (29, 47, 65, ...).
 
     Shape: (N, in_channels, H, W) to (N, num_classes).
 
@@ -156,5 +149,5 @@ class PreResNet(PreActivationNet):
         if depth < 2 + per_block or (depth - 2) % per_block:
             raise SparsityError(f"a ResNet of {block.__name__}s has depth {per_block}n + 2, n at least 1; got {depth}")
         stem = nn.Conv2d(in_channels, width, 3, 1, 1, bias=False)
-        stages, channels = residual_stages(block, width, [(depth - 2) // per_block] * 3)
+        stages, channels = residual_stages(block, block.expansion, width, [(depth - 2) // per_block] * 3)
         super().__init__(stem, stages, channels, num_classes)

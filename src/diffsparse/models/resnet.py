@@ -1,4 +1,4 @@
-"""Bottleneck residual networks for large images, the batch norms after the convolutions or before them."""
+"""Bottleneck residual networks for large images, with batch norms after or before the convolutions."""
 
 from collections.abc import Sequence
 
@@ -13,7 +13,7 @@ RESNET50 = (3, 4, 6, 3)
 
 
 class PostActivationBottleneck(nn.Module):
-    """Conv-BN of kernels 1, 3 and 1, the stride on the 3x3, ReLU between them and after adding the shortcut."""
+    """Conv-BN with kernels 1, 3 and 1, the stride on the 3x3; ReLU between them and after adding the shortcut."""
 
     expansion = 4
 
@@ -38,12 +38,12 @@ class PostActivationBottleneck(nn.Module):
 
 
 class ResNet(nn.Module):
-    """Stem of a quarter of the resolution, stages with post-activation bottlenecks, global pooling and a classifier.
+    """Stem with a quarter of the resolution, stages of post-activation bottlenecks, global pooling and a classifier.
 
     Args:
         num_classes: size of the output.
         blocks: blocks of each stage; by default those of ResNet-50.
-        width: channels of the stem and planes of the first stage; planes double at each further one.
+        width: channels of the stem and planes of the first stage; each further stage doubles the planes.
         in_channels: channels of the image.
 
     Shape: (N, in_channels, H, W) to (N, num_classes).
@@ -59,7 +59,9 @@ class ResNet(nn.Module):
         super().__init__()
         require_whole("num_classes", num_classes, low=1)
         self.stem = nn.Sequential(_first(in_channels, width, blocks), nn.BatchNorm2d(width), nn.ReLU(), _pool())
-        self.stages, channels = residual_stages(PostActivationBottleneck, width, blocks)
+        self.stages, channels = residual_stages(
+            PostActivationBottleneck, PostActivationBottleneck.expansion, width, blocks
+        )
         self.classifier = nn.Linear(channels, num_classes)
         self.apply(initialise)
 
@@ -70,15 +72,9 @@ class ResNet(nn.Module):
 
 
 class PreActivationResNet(PreActivationNet):
-    """`ResNet` with the bottlenecks of `PreResNet`, so no batch norm in stem and shortcuts, and one before pooling.
+    """`ResNet` with the bottlenecks of `PreResNet`: no batch norm in stem and shortcuts, one before pooling.
 
-    Args:
-        num_classes: size of the output.
-        blocks: blocks of each stage; by default those of ResNet-50.
-        width: channels of the stem and planes of the first stage; planes double at each further one.
-        in_channels: channels of the image.
-
-    Shape: (N, in_channels, H, W) to (N, num_classes).
+    Arguments and shapes are those of `ResNet`.
 
     Example:
         >>> PreActivationResNet(width=8)(torch.zeros(2, 3, 64, 64)).shape
@@ -89,12 +85,12 @@ class PreActivationResNet(PreActivationNet):
         self, num_classes: int = 1000, *, blocks: Sequence[int] = RESNET50, width: int = 64, in_channels: int = 3
     ) -> None:
         stem = nn.Sequential(_first(in_channels, width, blocks), _pool())
-        stages, channels = residual_stages(Bottleneck, width, blocks)
+        stages, channels = residual_stages(Bottleneck, Bottleneck.expansion, width, blocks)
         super().__init__(stem, stages, channels, num_classes)
 
 
 def _first(in_channels: int, width: int, blocks: Sequence[int]) -> nn.Conv2d:
-    """The convolution of the stem; raises if a network of these sizes cannot be."""
+    """The convolution of the stem; raises if the sizes are impossible."""
     require_whole("in_channels", in_channels, low=1)
     require_whole("width", width, low=1)
     if not blocks:

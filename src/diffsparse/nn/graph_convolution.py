@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from diffsparse.errors import SparsityError, require_whole
-from diffsparse.functional._precision import full_precision
+from diffsparse.functional.groups import full_precision
 
 # Measured by benchmarks/graph_speed.py on a CPU: below this density, and from this size on, sparse products of batches
 # are the faster ones; a single graph needs twice the size.

@@ -1,4 +1,4 @@
-"""Pictures as files, without touching the state of matplotlib: no backend is chosen and no window exists."""
+"""Pictures as files; the state of matplotlib stays untouched: no backend is chosen, no window opens."""
 
 import os
 from pathlib import Path
@@ -15,7 +15,7 @@ DOTS_PER_INCH = 150
 
 
 def blank_figure(width: float, height: float) -> "Figure":
-    """An empty figure of that many inches, known to nobody but the caller. Needs the `report` extra."""
+    """An empty figure, sizes in inches, that pyplot does not know about. Needs the `report` extra."""
     try:
         from matplotlib.figure import Figure
     except ImportError:
@@ -24,7 +24,7 @@ def blank_figure(width: float, height: float) -> "Figure":
 
 
 def save_picture(path: str | os.PathLike[str], figure: "Figure") -> None:
-    """Write the figure as SVG or PNG, by the ending of `path`; the file appears when it is complete.
+    """Write the figure as SVG or PNG, depending on the ending of `path`; the file appears when it is complete.
 
     Example:
         >>> import tempfile
@@ -38,7 +38,7 @@ def save_picture(path: str | os.PathLike[str], figure: "Figure") -> None:
         raise SparsityError(f"a picture is written as {' or '.join(FORMATS)}, got '{os.fspath(path)}'")
     from matplotlib import rc_context
 
-    # a date and random ids would make another file each time
+    # without date and random ids, the same figure gives the same file
     metadata = {"Date": None} if ending == ".svg" else None
     with replacing(path) as file, rc_context({"svg.hashsalt": "diffsparse"}):
         figure.savefig(file, format=ending.removeprefix("."), dpi=DOTS_PER_INCH, metadata=metadata)

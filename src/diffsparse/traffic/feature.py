@@ -4,7 +4,7 @@ import re
 
 from torch import nn
 
-from diffsparse.data.factory import DATA_SETS, DataRequest
+from diffsparse.data import DataRequest, register_data
 from diffsparse.errors import SparsityError
 from diffsparse.methods import register_method
 from diffsparse.models import Family, register_family
@@ -26,7 +26,7 @@ def _needs_roads(match: re.Match[str], num_classes: int, in_channels: int) -> nn
 
 
 for _name in TRAFFIC_NAMES:
-    DATA_SETS.add(_name, _open)
+    register_data(_name, _open)
 register_family(Family(grammar=MODEL, pattern=MODEL, build=_needs_roads, examples=()))
 register_method(GivenMap.name, GivenMap)
 register_task("forecasting", Forecasting())

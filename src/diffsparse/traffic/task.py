@@ -8,7 +8,7 @@ from diffsparse.data.dataset import DataSet
 from diffsparse.errors import SparsityError
 from diffsparse.graphs import within_hops
 from diffsparse.methods import Method, Sparsifying
-from diffsparse.models.named import make_named
+from diffsparse.models.factory import make_named
 from diffsparse.nn import SparseAdjacency
 from diffsparse.traffic.data import TrafficDataSet
 from diffsparse.traffic.model import TrafficGCN

@@ -6,7 +6,7 @@ from torch import nn
 from diffsparse.data.dataset import DataSet
 from diffsparse.errors import SparsityError
 from diffsparse.methods import Sparsifying
-from diffsparse.models.named import parse_arguments
+from diffsparse.models.factory import parse_arguments
 from diffsparse.training.task import TASKS
 from diffsparse.undisturbed import undisturbed
 

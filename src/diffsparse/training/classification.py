@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from diffsparse.data.dataset import DataSet
 from diffsparse.errors import SparsityError
 from diffsparse.methods import Sparsifying
-from diffsparse.models.named import make_named
+from diffsparse.models.factory import make_named
 from diffsparse.training.config import Recipe
 from diffsparse.training.task import Objective, Task, register_task
 

@@ -30,3 +30,15 @@ def test_a_map_of_other_nodes_is_named(shape: tuple[int, int]) -> None:
         SparsityError, match=rf"three: the speeds are of 3 nodes, the map is \({shape[0]}, {shape[1]}\)"
     ):
         traffic_data("three", SPEEDS, torch.zeros(shape))
+
+
+def test_the_summary_counts_windows_and_missing_speeds() -> None:
+    values = SPEEDS.values.clone()
+    values[150:, 0] = 0
+    data = traffic_data("three", Speeds(values=values, names=SPEEDS.names), torch.ones(3, 3), history=4)
+    summary = data.summary()
+    assert summary.headings == ("windows", "steps seen", "nodes", "speeds missing")
+    assert summary.rows["train"] == ("140", "4", "3", "0.0%")
+    assert summary.rows["test"] == ("36", "4", "3", "33.3%")
+    assert list(summary.rows) == ["train", "validation", "test"]
+    assert summary.caption == "6 links on the map"

@@ -5,10 +5,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from diffsparse.data.dataset import DataSet
+from diffsparse.data.dataset import DataSet, DataSummary
 from diffsparse.errors import SparsityError
 from diffsparse.traffic.data.speeds import Speeds
 from diffsparse.traffic.data.split import split
+from diffsparse.traffic.data.windows import TrafficPart
 
 HISTORY = 8
 
@@ -17,6 +18,12 @@ HISTORY = 8
 class TrafficDataSet(DataSet):
     """A data set of speeds with the map of its nodes."""
 
+    train: TrafficPart
+    """The windows to train on."""
+    validation: TrafficPart
+    """The windows to choose settings with."""
+    test: TrafficPart
+    """Windows that training never sees."""
     task: str = "forecasting"
 
     adjacency: Tensor
@@ -29,6 +36,19 @@ class TrafficDataSet(DataSet):
     """What each node is called."""
     positions: Tensor | None = None
     """(nodes, 2), where the nodes lie, if that is known."""
+
+    def summary(self) -> DataSummary:
+        """Windows, nodes and missing speeds of each part, and the links of the map."""
+        parts = {"train": self.train, "validation": self.validation, "test": self.test}
+        history, nodes = map(str, self.input_shape)
+        return DataSummary(
+            headings=("windows", "steps seen", "nodes", "speeds missing"),
+            rows={
+                name: (f"{len(part):,}", history, nodes, f"{(part.known == 0).double().mean().item():.1%}")
+                for name, part in parts.items()
+            },
+            caption=f"{int(self.adjacency.sum()):,} links on the map",
+        )
 
 
 def traffic_data(

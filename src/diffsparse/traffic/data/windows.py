@@ -6,13 +6,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from diffsparse.data.order import every_entry, shuffled_entries, whole_batches
-from diffsparse.data.part import WHOLE, Batch, Share
+from diffsparse.data.part import Batch, Part, Share, as_slice
 from diffsparse.errors import SparsityError, require_whole
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class TrafficPart:
+class TrafficPart(Part):
     """Every window of `history` steps that lies in this part together with the step after it.
 
     Inputs are (N, history, nodes), targets (N, nodes) with 0 for a missing speed, both float32 in the units of the
@@ -45,19 +44,10 @@ class TrafficPart:
     def __len__(self) -> int:
         return len(self.speeds) - self.history
 
-    def shuffled(
-        self, batch_size: int, *, seed: int, epoch: int, share: Share = WHOLE, skip: int = 0
+    def make_batches(
+        self, batches: list[range], order: Tensor, share: Share, drawn_by: tuple[int, int] | None
     ) -> Iterator[Batch]:
-        """One epoch of whole batches in the order of `seed` and `epoch`; see `Part`."""
-        batches = whole_batches(len(self), batch_size, share, skip)
-        return self._batches(batches, shuffled_entries(len(self), seed, epoch))
-
-    def in_order(self, batch_size: int, *, share: Share = WHOLE) -> Iterator[Batch]:
-        """Every window once over all processes, from the earliest; see `Part`."""
-        return self._batches(every_entry(len(self), batch_size, share), torch.arange(len(self)))
-
-    def _batches(self, batches: list[range], order: Tensor) -> Iterator[Batch]:
         past = torch.arange(self.history)
         for positions in batches:
-            starts = order[positions.start : positions.stop : positions.step]
+            starts = order[as_slice(positions)]
             yield self.speeds[starts.unsqueeze(1) + past], self.known[starts + self.history]

@@ -1,4 +1,7 @@
-"""Shapes of competition groups: which dimensions compete, and where their thresholds go."""
+"""Competition groups: which dimensions compete, where their thresholds go, and in which precision."""
+
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -9,13 +12,11 @@ Dims = int | tuple[int, ...]
 
 
 def group_dims(alpha: Tensor, dim: Dims, name: str = "alpha") -> tuple[int, ...]:
-    """The non-negative dimensions of `alpha` that form one competition group."""
+    """The dimensions of `alpha` that form one competition group, sorted and counted from 0."""
     require_floats(name, alpha)
     given = tuple(dim) if isinstance(dim, tuple | list) else (dim,)
     if alpha.dim() == 0 or not given:
-        raise SparsityError(
-            f"{name} needs at least one dimension to compete along, got shape {tuple(alpha.shape)} and dim={dim}"
-        )
+        raise SparsityError(f"{name} needs at least one dimension, got shape {tuple(alpha.shape)} and dim={dim}")
     for d in given:
         if not isinstance(d, int) or not -alpha.dim() <= d < alpha.dim():
             raise SparsityError(f"dim={d!r} is out of range for {name} of shape {tuple(alpha.shape)}")
@@ -28,12 +29,12 @@ def group_dims(alpha: Tensor, dim: Dims, name: str = "alpha") -> tuple[int, ...]
 
 
 def align_beta(beta: Tensor, alpha: Tensor, dims: tuple[int, ...], name: str = "beta") -> Tensor:
-    """`beta` reshaped to broadcast against `alpha`: one threshold a group, or a scalar for all of them."""
+    """`beta` reshaped to broadcast against `alpha`: one threshold per group, or a scalar for all groups."""
     require_floats(name, beta)
     expected = tuple(size for d, size in enumerate(alpha.shape) if d not in dims)
     if beta.dim() != 0 and tuple(beta.shape) != expected:
         raise SparsityError(
-            f"{name} must be a scalar or have one entry a group, shape {expected}, "
+            f"{name} must be a scalar or have one entry per group, shape {expected}, "
             f"for alpha of shape {tuple(alpha.shape)}; got shape {tuple(beta.shape)}"
         )
     if beta.dim() == 0:
@@ -44,5 +45,12 @@ def align_beta(beta: Tensor, alpha: Tensor, dims: tuple[int, ...], name: str = "
 
 
 def in_float32(x: Tensor) -> Tensor:
-    """Half-precision tensors lifted to float32: a threshold of 1/(n^2+n) does not survive float16."""
+    """`x` in float32 if it is half precision: float16 cannot hold a threshold of 1/(n^2+n)."""
     return x.to(torch.promote_types(x.dtype, torch.float32))
+
+
+def full_precision(device: torch.device) -> AbstractContextManager[Any]:
+    """Turns autocast off on `device`; it would compute matrix products in half precision."""
+    if not torch.amp.is_autocast_available(device.type):
+        return nullcontext()
+    return torch.autocast(device.type, enabled=False)
