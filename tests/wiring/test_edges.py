@@ -23,7 +23,9 @@ def shape_of(numbers: tuple[int, int, int]) -> StageShape:
 @pytest.mark.parametrize(("numbers", "entries", "usable", "count", "fan_ins"), TABLE)
 def test_counts_of_the_published_stages(numbers, entries, usable, count, fan_ins) -> None:
     shape = shape_of(numbers)
-    assert (shape.tensor_entries, shape.usable_edges, shape.fan_ins) == (entries, usable, fan_ins)
+    # one matrix from all nodes with outgoing to all nodes with incoming edges, usable or not
+    assert shape.outputs * shape.groups * sum(shape.sources) == entries
+    assert (shape.usable_edges, shape.fan_ins) == (usable, fan_ins)
     assert round(shape.edge_count(0.225), 1) == count
     # as the public code counts: the size less the whole part of the rate of it, over usable entries
     rate = 1 - shape.edge_count(0.225) / shape.usable_edges

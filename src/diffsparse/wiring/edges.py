@@ -50,11 +50,6 @@ class StageShape:
         """Number of possible edges, each from a group to a later one."""
         return self.outputs * sum(self.fan_ins)
 
-    @property
-    def tensor_entries(self) -> int:
-        """Size of the matrix from all nodes with outgoing edges to all nodes with incoming edges, usable or not."""
-        return self.outputs * self.groups * sum(self.sources)
-
     def edge_count(self, density: float) -> float:
         r"""The number of edges of MobileNetV1 at width d = `density`, in general not a whole number:
 
