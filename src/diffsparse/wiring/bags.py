@@ -88,9 +88,8 @@ class _Layout(NamedTuple):
 class SparseConv(nn.Module):
     """A convolution as a sparse product: each output pixel is a bag of input pixels.
 
-    On CPUs, for more than a few images, this takes a tenth to half the time of a depthwise convolution. A layout, which
-    holds a copy of the weights, is built when a map size is first seen; the last `LAYOUTS` are kept until other weights
-    are loaded.
+    On CPUs, for more than a few images, this takes a tenth to half the time of a depthwise convolution. The layout for
+    a map size holds a copy of the weights; the last `LAYOUTS` are kept until other weights are loaded.
 
     Args:
         conv: a convolution for which `fits` is True.

@@ -18,19 +18,9 @@ from diffsparse.errors import SparsityError
 from diffsparse.example import Example
 from diffsparse.measuring.latency import time_interleaved
 from diffsparse.undisturbed import undisturbed
+from diffsparse.wiring import table as tables
 from diffsparse.wiring.bags import DenseMix, SparseConv, SparseMix
 from diffsparse.wiring.stage import OrdinaryStage, WiredStage
-from diffsparse.wiring.table import (
-    ImagesLast,
-    OnMaps,
-    SparseFront,
-    edge_matrix,
-    hooks_of,
-    images_last,
-    is_known,
-    layouts_fit,
-    table_stage,
-)
 
 Model = TypeVar("Model", bound=nn.Module)
 
@@ -40,20 +30,16 @@ PIECES = (16, 64)
 
 @dataclass(frozen=True, kw_only=True)
 class MixChoice:
-    """How the edges into one group of nodes are computed, and the times measured."""
+    """How the edges into one group of nodes are computed, and how long the two products took on the example."""
 
     name: str
     """Qualified name of the group's edges."""
     outputs: int
-    """Number of target nodes left."""
     sources: int
-    """Number of source nodes left."""
     edges: int
-    """Number of edges between them."""
+    """Number of target nodes, source nodes and edges between them that are left."""
     dense_seconds: float
-    """Time of the dense product on the example."""
     sparse_seconds: float
-    """Time of the sparse product on the example."""
 
     @property
     def sparse(self) -> bool:
@@ -131,10 +117,10 @@ def _choose_products(model: nn.Module, example: Example) -> tuple[nn.Module, tup
     sources = _sources(model, example)
     for name, stage in [(name, module) for name, module in model.named_modules() if isinstance(module, OrdinaryStage)]:
         source = sources.get(stage)
-        front = [source] if SparseConv.fits(source) and not hooks_of(source) else []
+        front = [source] if SparseConv.fits(source) and not tables.hooks_of(source) else []
         # in order, because the form of earlier stages decides how the input of this one lies in memory
         seen = _inputs(model, [stage, *stage.mixes, *front], example)
-        if stage not in seen or not all(map(is_known, stage.modules())):
+        if stage not in seen or not all(map(tables.is_known, stage.modules())):
             continue
         made = [
             _product(f"{name}.mixes.{key}".lstrip("."), mix, seen[mix]) for key, mix in stage.mixes.named_children()
@@ -180,10 +166,10 @@ def _inputs(model: nn.Module, modules: Sequence[nn.Module], example: Example) ->
 def _product(name: str, mix: nn.Module, maps: Tensor) -> tuple[nn.Module, MixChoice | None]:
     """The faster product for an ordinary convolution on these maps; any other module stays, with no choice made."""
     if type(mix) is not nn.Conv2d:
-        return OnMaps(mix), None
-    matrix, bias = edge_matrix(mix, maps.shape[1])
+        return tables.OnMaps(mix), None
+    matrix, bias = tables.edge_matrix(mix, maps.shape[1])
     dense, sparse = DenseMix(matrix, bias), SparseMix(matrix, bias)
-    dense_seconds, sparse_seconds = _times([dense, sparse], images_last(maps[: PIECES[0]]))
+    dense_seconds, sparse_seconds = _times([dense, sparse], tables.images_last(maps[: PIECES[0]]))
     choice = MixChoice(
         name=name,
         outputs=mix.out_channels,
@@ -201,21 +187,21 @@ def _fastest_table(
     """The fastest of several tables for the stage, or None if the stage is faster as it is."""
     x, states = seen[stage], seen[stage.mixes[-1]]
     pieces = [*(n for n in PIECES if n < len(x)), len(x)]
-    tables = [
-        table_stage(stage, mixes, states.shape[1], images, sparse=sparse, contiguous=not passes_on)
-        for images, sparse in [*((n, True) for n in pieces if layouts_fit(states, n)), (len(x), False)]
+    candidates = [
+        tables.table_stage(stage, mixes, states.shape[1], images, sparse=sparse, contiguous=not passes_on)
+        for images, sparse in [*((n, True) for n in pieces if tables.layouts_fit(states, n)), (len(x), False)]
     ]
     # the next stage is probably a table and would have to rearrange the output of an ordinary stage
-    ordinary = nn.Sequential(stage, ImagesLast()) if passes_on else stage
-    fastest = _fastest([ordinary, *tables], x)
+    ordinary = nn.Sequential(stage, tables.ImagesLast()) if passes_on else stage
+    fastest = _fastest([ordinary, *candidates], x)
     return None if fastest is ordinary else fastest
 
 
 def _fastest_front(conv: nn.Conv2d, table: nn.Module, x: Tensor, output: Tensor) -> nn.Module:
     """The convolution in front of a table, from `x` to `output`: ordinary or sparse."""
-    if not layouts_fit(output, len(x), reads=conv.weight[0].numel()):
+    if not tables.layouts_fit(output, len(x), reads=conv.weight[0].numel()):
         return conv
-    sparse = SparseFront(conv)
+    sparse = tables.SparseFront(conv)
     pairs = [nn.Sequential(conv, table), nn.Sequential(sparse, table)]
     return conv if _fastest(pairs, x) is pairs[0] else sparse
 
