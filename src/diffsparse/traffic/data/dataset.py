@@ -7,8 +7,8 @@ from torch import Tensor
 
 from diffsparse.data.dataset import DataSet
 from diffsparse.errors import SparsityError
-from diffsparse.traffic.data.speeds import Speeds
-from diffsparse.traffic.data.split import split
+from diffsparse.traffic.data.parts import split
+from diffsparse.traffic.data.reading import Speeds
 
 HISTORY = 8
 
