@@ -69,7 +69,7 @@ def test_the_rule_reaches_every_stage() -> None:
         ({"width": 0.01}, "width=0.01 leaves no node"),
         ({"num_classes": 0}, "num_classes"),
         ({"in_channels": 0}, "in_channels"),
-        ({"imagenet": True, "small": True}, "give one"),
+        ({"imagenet": True, "small": True}, "not both"),
         ({"edges": "learned", "width": 0.125}, "edges must be a rule"),
     ],
 )

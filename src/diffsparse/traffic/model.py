@@ -64,9 +64,7 @@ class TrafficGCN(nn.Module):
             raise SparsityError(
                 f"TrafficGCN expects speeds of shape (N, {self.history}, {self.nodes}), got {tuple(speeds.shape)}"
             )
-        a = self.adjacency()
-        if not self.training:
-            a = sparse_if_faster(a)
+        a = self.adjacency() if self.training else sparse_if_faster(self.adjacency())
         h = F.relu(self.input_block(((speeds - self.mean) / self.std).mT))
         outputs: list[Tensor] = []
         for block in self.blocks:

@@ -5,7 +5,7 @@ weighted rows, called bags, for which `embedding_bag` has a fast kernel.
 """
 
 from abc import ABC, abstractmethod
-from typing import Any, NamedTuple, TypeGuard
+from typing import Any, NamedTuple, TypeGuard, cast
 
 import torch
 import torch.nn.functional as F
@@ -91,10 +91,8 @@ class SparseConv(nn.Module):
     On CPUs, for more than a few images, this takes a tenth to half the time of a depthwise convolution. The layout for
     a map size holds a copy of the weights; the last `LAYOUTS` are kept until other weights are loaded.
 
-    Args:
-        conv: a convolution for which `fits` is True.
-        live: the channels whose maps are given; all by default.
-        fill: one number per channel, the constant value of the maps that are not given.
+    `conv` must satisfy `fits`. `live` lists the channels whose maps are given, by default all; the map of any other
+    channel has its number in `fill` everywhere.
 
     Shape: (live channels, H, W, images) to (outputs, H', W', images).
     """
@@ -106,8 +104,8 @@ class SparseConv(nn.Module):
     def __init__(self, conv: nn.Conv2d, live: Tensor | None = None, fill: Tensor | None = None) -> None:
         super().__init__()
         assert self.fits(conv)
-        assert not isinstance(conv.padding, str)
-        self.groups, self.stride, self.padding, self.dilation = conv.groups, conv.stride, conv.padding, conv.dilation
+        self.groups, self.stride, self.dilation = conv.groups, conv.stride, conv.dilation
+        self.padding = cast(tuple[int, int], conv.padding)
         self.weight = _fixed(conv.weight)
         self.bias = None if conv.bias is None else _fixed(conv.bias[:, None, None, None])
         channels = torch.arange(conv.in_channels, device=conv.weight.device)

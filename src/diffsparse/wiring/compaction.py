@@ -122,9 +122,8 @@ def _choose_products(model: nn.Module, example: Example) -> tuple[nn.Module, tup
         seen = _inputs(model, [stage, *stage.mixes, *front], example)
         if stage not in seen or not all(map(tables.is_known, stage.modules())):
             continue
-        made = [
-            _product(f"{name}.mixes.{key}".lstrip("."), mix, seen[mix]) for key, mix in stage.mixes.named_children()
-        ]
+        prefix = f"{name}.mixes.".lstrip(".")
+        made = [_product(prefix + key, mix, seen[mix]) for key, mix in stage.mixes.named_children()]
         mixes = nn.ModuleList(product for product, _ in made)
         table = _fastest_table(stage, mixes, seen, passes_on=stage in sources.values())
         if table is not None:
@@ -170,14 +169,8 @@ def _product(name: str, mix: nn.Module, maps: Tensor) -> tuple[nn.Module, MixCho
     matrix, bias = tables.edge_matrix(mix, maps.shape[1])
     dense, sparse = DenseMix(matrix, bias), SparseMix(matrix, bias)
     dense_seconds, sparse_seconds = _times([dense, sparse], tables.images_last(maps[: PIECES[0]]))
-    choice = MixChoice(
-        name=name,
-        outputs=mix.out_channels,
-        sources=mix.in_channels,
-        edges=sparse.values.numel(),
-        dense_seconds=dense_seconds,
-        sparse_seconds=sparse_seconds,
-    )
+    sizes = {"outputs": mix.out_channels, "sources": mix.in_channels, "edges": sparse.values.numel()}
+    choice = MixChoice(name=name, **sizes, dense_seconds=dense_seconds, sparse_seconds=sparse_seconds)
     return sparse if choice.sparse else dense, choice
 
 

@@ -18,7 +18,6 @@ class StageGraph:
     """The edges of one stage."""
 
     shape: StageShape
-    """The numbers of nodes."""
     stride: int
     """Stride of the input nodes' filters."""
     edges: Masks

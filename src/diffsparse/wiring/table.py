@@ -1,5 +1,7 @@
 """A stage for inference that keeps the states of its nodes in one table, on maps with the images last."""
 
+from typing import cast
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -16,13 +18,7 @@ _KNOWN |= {adaptors.Constant, adaptors.ConstantMap, adaptors.PassOn}
 
 
 class SparseNodes(nn.Module):
-    """The nodes of a group on maps with the images last.
-
-    Args:
-        norm: a module for maps (N, nodes, H, W) that treats each channel separately.
-        filters: the filters of the nodes.
-        inplace: whether the input may be overwritten.
-    """
+    """The nodes of a group on maps with the images last; `norm` must treat each channel separately."""
 
     def __init__(self, norm: nn.Module, filters: SparseConv, *, inplace: bool) -> None:
         super().__init__()
@@ -31,8 +27,7 @@ class SparseNodes(nn.Module):
     def forward(self, maps: Tensor) -> Tensor:
         # the norm sees all images as one wide image
         normed: Tensor = self.norm(maps.flatten(2)[None])[0]
-        state: Tensor = self.filter(F.relu(normed, self.inplace).view_as(maps))
-        return state
+        return cast(Tensor, self.filter(F.relu(normed, self.inplace).view_as(maps)))
 
 
 class SparseFront(nn.Module):
@@ -44,8 +39,7 @@ class SparseFront(nn.Module):
 
     @torch.no_grad()
     def forward(self, input: Tensor) -> Tensor:
-        maps: Tensor = self.conv(images_last(input))
-        return maps.permute(3, 0, 1, 2)
+        return cast(Tensor, self.conv(images_last(input)).permute(3, 0, 1, 2))
 
 
 class ImagesLast(nn.Module):
@@ -69,14 +63,12 @@ class OnMaps(nn.Module):
 class TableStage(nn.Module):
     """A stage for inference: nodes write their states into one table, and mixes read from it.
 
-    This saves copying all earlier states for each target group, as a concatenation would. A batch runs in pieces whose
-    table stays in the cache.
+    A concatenation for each target group would copy all earlier states again and again.
 
     Args:
-        nodes: one module per source group; like the mixes, it takes and returns maps with the images last.
-        mixes: one module per target group.
+        nodes, mixes: one module per source or target group; they take and return maps with the images last.
         rows: number of maps that all nodes give together.
-        images: number of images to run at once.
+        images: number of images to run at once, so few that the table stays in the cache.
         contiguous: whether the output is contiguous; otherwise it lies in memory with the images last.
 
     Shape: (N, inputs, H, W) to (N, outputs, H', W').
@@ -97,8 +89,7 @@ class TableStage(nn.Module):
 
     def _run(self, maps: Tensor) -> Tensor:
         if len(self.nodes) == 1:
-            sums: Tensor = self.mixes[0](self.nodes[0](maps))
-            return sums
+            return cast(Tensor, self.mixes[0](self.nodes[0](maps)))
         table: Tensor | None = None
         filled = 0
         for group, mix in zip(self.nodes, self.mixes, strict=True):
@@ -117,8 +108,7 @@ def table_stage(
     stage: OrdinaryStage, mixes: nn.ModuleList, rows: int, images: int, *, sparse: bool, contiguous: bool
 ) -> TableStage:
     """`stage` with these mixes and a table of `rows` states, and with sparse or ordinary filters."""
-    fronts = [None, *mixes][:-1]
-    pairs = zip(stage.nodes, fronts, strict=True)
+    pairs = zip(stage.nodes, [None, *mixes][:-1], strict=True)
     nodes = nn.ModuleList(_sparse_nodes(group, front) if sparse else OnMaps(group) for group, front in pairs)
     return TableStage(nodes, mixes, rows, images, contiguous=contiguous)
 

@@ -38,10 +38,8 @@ class TrafficPart:
     def __post_init__(self) -> None:
         require_whole("history", self.history, low=1)
         if self.speeds.dim() != 2 or self.speeds.shape != self.known.shape:
-            raise SparsityError(
-                "speeds and known must have the same shape (steps, nodes), "
-                f"got {tuple(self.speeds.shape)} and {tuple(self.known.shape)}"
-            )
+            shapes = f"{tuple(self.speeds.shape)} and {tuple(self.known.shape)}"
+            raise SparsityError(f"speeds and known must have the same shape (steps, nodes), got {shapes}")
         if len(self.speeds) <= self.history:
             raise SparsityError(f"{len(self.speeds)} steps are too few for {self.history} past ones and the next")
 
@@ -77,9 +75,8 @@ class Parts:
     test: TrafficPart
     """The last 20 %."""
     mean: float
-    """Mean of the known speeds of the training part."""
     std: float
-    """Standard deviation of the same; 1 if they are all equal."""
+    """Mean and standard deviation of the known training speeds; the latter is 1 if they are all equal."""
 
 
 def split(speeds: Speeds, history: int) -> Parts:
@@ -94,10 +91,8 @@ def split(speeds: Speeds, history: int) -> Parts:
     cuts = {"training": (0, validation), "validation": (validation, test), "test": (test, steps)}
     for name, (start, end) in cuts.items():
         if end - start <= history:
-            raise SparsityError(
-                f"{steps} steps are too few: the {name} part has {end - start}, "
-                f"and a window takes {history} past steps and the next"
-            )
+            window = f"a window takes {history} past steps and the next"
+            raise SparsityError(f"{steps} steps are too few: the {name} part has {end - start}, and {window}")
         if not bool((speeds.values[start + history : end] > 0).any()):
             raise SparsityError(
                 f"the {name} part, steps {start + 1} to {end} of {steps}, has no known speed to forecast"

@@ -23,9 +23,7 @@ class Table:
     """The numbers in one file."""
 
     path: Path
-    """The file."""
     columns: tuple[str, ...]
-    """The name of each column."""
     values: Floats
     """(rows, columns); NaN where a cell is empty."""
     first_row: int
