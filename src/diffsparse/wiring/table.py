@@ -18,7 +18,8 @@ _KNOWN |= {adaptors.Constant, adaptors.ConstantMap, adaptors.PassOn}
 
 
 class SparseNodes(nn.Module):
-    """The nodes of a group on maps with the images last; `norm` must treat each channel separately."""
+    """The nodes of a group on maps with the images last; `norm` treats each channel separately, and the input may be
+    overwritten if `inplace`."""
 
     def __init__(self, norm: nn.Module, filters: SparseConv, *, inplace: bool) -> None:
         super().__init__()
