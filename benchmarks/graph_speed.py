@@ -1,4 +1,4 @@
-"""Learning a graph: how the cost of a training step grows, two ways to balance, dense against sparse evaluation."""
+"""Learning a graph: training steps for growing graphs, two ways to balance, dense against sparse evaluation."""
 
 import argparse
 import math
@@ -20,7 +20,7 @@ BALANCES: dict[str, Callable[[Tensor], Tensor]] = {"fixed": balanced_normalize, 
 
 
 def roads(nodes: int, density: float, two_way: bool = True) -> Tensor:
-    """Each node reads itself and its neighbours, on both sides or only on one; bool (nodes, nodes)."""
+    """Each node reads itself and its nearest nodes, on both sides or only on one; bool (nodes, nodes)."""
     offset = (torch.arange(nodes).unsqueeze(0) - torch.arange(nodes).unsqueeze(1)) % nodes
     reach = max(1, round(density * nodes))
     if not two_way:
@@ -58,7 +58,7 @@ def balancing(matrix: Tensor, balance: Callable[[Tensor], Tensor]) -> Callable[[
 
 
 def compare(calls: dict[str, Callable[[], None]], rounds: int) -> dict[str, dict[str, float]]:
-    """Median seconds and peak bytes of each call, run in turns."""
+    """Median seconds and peak bytes of each call, timed in turn."""
     times = interleaved_times(calls, rounds, warmup=1)
     return {
         name: {"median_seconds": statistics.median(times[name]), "peak_bytes": peak_bytes(call)}
@@ -67,7 +67,7 @@ def compare(calls: dict[str, Callable[[], None]], rounds: int) -> dict[str, dict
 
 
 def exponent(sizes: list[int], values: list[float]) -> float:
-    """k of the power law size^k that fits best in logarithms."""
+    """The k of the power law size^k that fits best in logarithms."""
     x, y = [math.log(size) for size in sizes], [math.log(value) for value in values]
     return statistics.linear_regression(x, y).slope
 
@@ -80,7 +80,7 @@ def growth(rows: list[dict[str, Any]], sizes: list[int], kinds: list[str]) -> di
 
 
 def steps(sizes: list[int], batch: int, rounds: int) -> dict[str, Any]:
-    """A training step of the traffic model with either way to balance."""
+    """A training step of the traffic model with each way to balance."""
     print(f"training step of the traffic model, batch {batch}")
     rows = []
     for nodes in sizes:
@@ -95,7 +95,7 @@ def steps(sizes: list[int], batch: int, rounds: int) -> dict[str, Any]:
 
 
 def balances(sizes: list[int], density: float, rounds: int) -> dict[str, Any]:
-    """Only the normalisation, at the start of training and on sparse patterns."""
+    """The normalisation alone, at the start of training and on sparse patterns."""
     print("balancing alone, forward and backward")
     results: dict[str, Any] = {}
     patterns = {
@@ -119,7 +119,7 @@ def balances(sizes: list[int], density: float, rounds: int) -> dict[str, Any]:
 
 
 def evaluation(sizes: list[int], densities: list[float], batch: int, rounds: int) -> list[dict[str, Any]]:
-    """Five layers in eval mode with a dense adjacency and with a CSR one, including its conversion."""
+    """Five layers without gradients, with a dense adjacency and with a CSR one; the conversion counts."""
     print(f"evaluation of five graph convolutions of width 64, batch {batch}; conversion included")
     rows = []
     for nodes in sizes:
@@ -129,7 +129,7 @@ def evaluation(sizes: list[int], densities: list[float], batch: int, rounds: int
             a = roads(nodes, density) * torch.rand(nodes, nodes)
             calls = {"dense": lambda a=a: a, "sparse": lambda a=a: a.to_sparse_csr()}
             runs = {name: _stack(layers, h, operand) for name, operand in calls.items()}
-            # a short call is easily interrupted by other work
+            # short calls need more rounds, because other work on the machine disturbs them
             times = interleaved_times(runs, rounds * max(1, 2000 // nodes), warmup=1)
             speed_up = median_ratio(times, "dense", "sparse")
             medians = {name: statistics.median(seconds) for name, seconds in times.items()}

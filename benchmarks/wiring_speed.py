@@ -1,7 +1,7 @@
-"""What a training step of a wired network costs compared with a MobileNet of equal MACs, and what compaction saves.
+"""Times a training step of a wired network against a MobileNet of equal dense MACs, and inference after compaction.
 
-Edges die at random here, the worst case for compaction: hardly any node loses all of its edges. Use `--trained` to
-also time a network with learned zeros that `diffsparse train` wrote.
+Edges are dead at random here, the worst case for compaction: hardly any node loses all of its edges. `--trained` also
+times a network with learned zeros, from a run of `diffsparse train`.
 """
 
 import argparse
@@ -17,15 +17,15 @@ from torch import nn
 import diffsparse as ds
 from diffsparse.models import create
 from diffsparse.models.mobilenet import MobileNetV1
-from diffsparse.wiring import Differentiable, Proximal, compact_wiring, wiring_cost, wiring_graph
+from diffsparse.wiring import Differentiable, Plain, compact_wiring, wiring_cost, wiring_graph
 from diffsparse.wiring.mobilenet import WiredMobileNet
 
 TARGET = 3.0
-"""The wanted speed-up of the compact network over the gated one if 95 % of the edges are gone."""
+"""How many times faster the compact network should be than the gated one when 95 % of the edges are gone."""
 
 
 def step_of(model: nn.Module, batch: int) -> Callable[[], None]:
-    """One step on random images: forward, loss (with penalty if there are gates), backward, SGD."""
+    """One step on random images: forward, loss (with a penalty if there are gates), backward, SGD."""
     gated = any(isinstance(module, ds.SignedGate) for module in model.modules())
     penalty = ds.Penalty(model, strength=1e-5) if gated else None
     optimizer = torch.optim.SGD(ds.parameter_groups(model), lr=0.01, momentum=0.9)
@@ -41,20 +41,20 @@ def mobilenet_of(macs: int) -> tuple[MobileNetV1, float]:
             image = torch.empty(1, 3, 32, 32)
         return abs(ds.measure(net, image, latency=False).macs / macs - 1)
 
-    # MACs grow roughly with the square of the width, and are 46 million at width 1
+    # MACs grow roughly with the square of the width, from 46 million at width 1
     near = (macs / 46e6) ** 0.5
     multiplier = min((near * (1 + step / 50) for step in range(-15, 16)), key=apart)
     return MobileNetV1(multiplier=multiplier), multiplier
 
 
 def training(width: float, batch: int, rounds: int) -> dict[str, Any]:
-    """Seconds of a training step: dense MobileNet, wired with plain weights, wired with gates."""
+    """Seconds per training step: dense MobileNet, wired with plain weights, wired with gates."""
     torch.manual_seed(0)
-    macs = wiring_cost(WiredMobileNet(width=width, edges=Proximal(strength=0.0))).mult_adds
+    macs = wiring_cost(WiredMobileNet(width=width, edges=Plain())).mult_adds
     dense, multiplier = mobilenet_of(macs)
     steps = {
         "mobilenet": step_of(dense, batch),
-        "wired, plain weights": step_of(WiredMobileNet(width=width, edges=Proximal(strength=0.0)), batch),
+        "wired, plain weights": step_of(WiredMobileNet(width=width, edges=Plain()), batch),
         "wired, gates": step_of(WiredMobileNet(width=width, edges=Differentiable()), batch),
     }
     times = interleaved_times(steps, rounds)
@@ -72,7 +72,7 @@ def training(width: float, batch: int, rounds: int) -> dict[str, Any]:
 
 
 def with_dead_edges(width: float, rate: float) -> WiredMobileNet:
-    """A gated network with random dead edges and batch norms as after training."""
+    """A gated network with edges dead at random and batch norms as after training."""
     torch.manual_seed(0)
     net = WiredMobileNet(width=width)
     for stage in net.stages:
@@ -86,13 +86,13 @@ def with_dead_edges(width: float, rate: float) -> WiredMobileNet:
 
 
 def trained(model: str, path: Path) -> nn.Module:
-    """The network that `diffsparse train --method ds` wrote to a file."""
+    """A network that `diffsparse train --method ds` has saved."""
     net: nn.Module = ds.load(path, create(model, num_classes=10)).eval()
     return net
 
 
 def inference(net: nn.Module, what: str, batches: list[int], rounds: int) -> dict[str, Any]:
-    """Gated, compact with dense edges, and compact with measured products, in turns."""
+    """The gated network, the compact one with dense edges and the one with measured products, timed in turn."""
     graph = wiring_graph(net)
     gone = 1 - graph.edge_count / graph.usable_edges
     rows = []
@@ -120,13 +120,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--training-width", type=float, default=0.5)
     parser.add_argument("--training-batch", type=int, default=32)
-    parser.add_argument("--width", type=float, default=1.0, help="of the network whose inference is timed")
+    parser.add_argument("--width", type=float, default=1.0, help="width of the network whose inference is timed")
     parser.add_argument("--dead", type=float, default=0.95, help="share of dead edges")
     parser.add_argument("--batches", type=int, nargs="+", default=[1, 16, 64])
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument(
         "--trained", nargs=2, action="append", default=[], metavar=("MODEL", "FILE"),
-        help="for example wired-mobilenet-0.125 runs/RUN/trained.safetensors, of a run with method ds on CIFAR-10",
+        help="for example wired-mobilenet-0.125 runs/RUN/trained.safetensors, from a run with method ds on CIFAR-10",
     )  # fmt: skip
     args = parser.parse_args()
     networks = {f"dead at random, width {args.width:g}": with_dead_edges(args.width, args.dead)}

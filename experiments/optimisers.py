@@ -1,4 +1,4 @@
-"""The README example under several optimisers: how many channels drop, and does the net still train?
+"""The README example with several optimisers: how many channels drop, and does the network still train?
 
 Writes experiments/results/optimisers.json, which docs/strength.md quotes.
 """
@@ -38,7 +38,7 @@ SEEDS = 3
 
 
 def train(optimiser: str, rate: float, steps: int, strength: float, seed: int) -> tuple[int, float]:
-    """Zero channels and training accuracy of one run."""
+    """The number of zero channels and the training accuracy of one run."""
     torch.manual_seed(seed)
     model = nn.Sequential(nn.Linear(20, 64), nn.BatchNorm1d(64), nn.ReLU(), nn.Linear(64, 2))
     model = ds.sparsify(model, start=0.5)
@@ -61,7 +61,7 @@ def train(optimiser: str, rate: float, steps: int, strength: float, seed: int) -
 
 
 def rows() -> Iterator[dict[str, Any]]:
-    """One row a setting, means over the seeds."""
+    """One row per setting, averaged over the seeds."""
     for optimiser, rate, steps, strength in RUNS:
         runs = [train(optimiser, rate, steps, strength, seed) for seed in range(SEEDS)]
         zeros, accuracy = (statistics.mean(values) for values in zip(*runs, strict=True))

@@ -1,11 +1,11 @@
-"""The paper's traffic table: what a learned graph costs, how well it forecasts, how much of it lies on the map.
+"""The paper's traffic table: the size of a learned graph, its forecast errors, and how much of it lies on the map.
 
     python experiments/traffic.py los-loop --data-root DIR
 
-Baseline I is given the map, II reads every pair of nodes, ours learns a sparse graph at several strengths. Five runs
-each (three on the synthetic roads); of each run the epoch that is best on the validation part counts, of all runs the
-median by test error. Writes experiments/results/traffic-DATA.json, which docs/graphs.md quotes. A finished run is not
-repeated.
+Baseline I is given the map, II reads every pair of nodes, ours learns a sparse graph at several strengths. There are
+five runs of each (three on the synthetic roads). Each run counts with its best epoch on the validation part, and the
+table shows the run with the median test error. Writes experiments/results/traffic-DATA.json, which docs/graphs.md
+quotes. Finished runs are not repeated.
 """
 
 import argparse
@@ -31,14 +31,14 @@ class Size:
 
     epochs: int
     batch_size: int
-    """The fewer windows there are, the smaller: what counts is the number of steps."""
+    """Smaller for small data, because the number of steps is what matters."""
     delay_epochs: int
-    """Of ours: an entry must have shown its worth before lambda asks for it."""
+    """Epochs before lambda acts on ours, so that entries can prove useful first."""
     strengths: tuple[float, ...]
     seeds: int = 5
 
 
-# A small lambda and many steps: a larger one drops entries faster than their gradients can tell which ones matter.
+# A small lambda and many steps: a larger one drops entries before their gradients can tell which ones matter.
 SIZES = {
     "synthetic-roads": Size(epochs=300, batch_size=32, delay_epochs=30, strengths=(6e-6, 1.2e-5), seeds=3),
     "los-loop": Size(epochs=60, batch_size=16, delay_epochs=15, strengths=(1e-6, 2e-6, 4e-6, 8e-6)),
@@ -66,7 +66,7 @@ def median_run(results: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def summary(result: dict[str, Any]) -> dict[str, Any]:
-    """What the table shows of a run, and how the last epoch did, which need not be the one that counts."""
+    """The row of a run in the table, and the results of its last epoch, which need not be the best one."""
     last = {key: result["last"][f"test_{key}"] for key in ("mape", "mae", "rmse")} | {"zeros": result["last"]["zeros"]}
     return result["figures"]["trained"] | result["graph"] | {"seed": result["config"]["seed"], "last_epoch": last}
 
@@ -78,7 +78,7 @@ def finished(folder: Path) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Run what is not there yet, print the table, write the results."""
+    """Make the missing runs, print the table, write the results."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("data", choices=SIZES)
     parser.add_argument("--data-root", type=Path)

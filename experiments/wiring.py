@@ -1,15 +1,15 @@
-"""Which rule finds the better wiring: chance, the largest edges, proximal steps or learned thresholds.
+"""Which rule finds the better wiring: a random draw, the largest edges, proximal steps or learned thresholds.
 
     python experiments/wiring.py --data-root DIR
 
-Every rule trains the same wired network for the same epochs, to the same Mult-Adds: those of a graph that has all its
-nodes and a twentieth of its edges, within 5 %. Counted is the part of the graph that the output depends on (the
-recursive convention). Rules that count edges get there by their share of zero edges, proximal steps by lambda, ours by
-the decay of thresholds: where a run lands elsewhere, it is repeated with what the runs before suggest. Two seeds each,
-five on digits. Writes experiments/results/wiring-SIZE.json with every run that was made. A finished run is not
-repeated. `digits` is the same in small; `digits-long` trains five times as long; to see what that changes,
-`digits-slow` does so at a fifth of the learning rate, `digits-start` with edges that start larger by the root of five
-(three seeds each).
+Every rule trains the same wired network for the same epochs to the same Mult-Adds, within 5 %: those of a graph with
+all nodes and a twentieth of the edges. Only the part of the graph that the output depends on is counted (the
+recursive convention). Rules with a fixed number of edges get there by their share of zero edges, proximal steps by
+lambda, ours by the decay of thresholds. A run that misses the goal is repeated with a setting that the runs before
+suggest. There are two seeds, five on digits. Writes experiments/results/wiring-SIZE.json with every run made;
+finished runs are not repeated. `digits` is a small version, and `digits-long` trains five times as long. Two variants
+of the latter, with three seeds each: `digits-slow` has a fifth of the learning rate, `digits-start` initial edges
+larger by the root of five.
 """
 
 import argparse
@@ -40,7 +40,7 @@ TRIES = 8
 
 @dataclass(frozen=True, kw_only=True)
 class Size:
-    """How large a comparison is."""
+    """The size of a comparison."""
 
     data: str
     model: str
@@ -50,9 +50,9 @@ class Size:
     seeds: int
     learning_rate: float = 0.1
     start: float = 1.0
-    """Factor on the edges at their start."""
+    """Factor on the initial edges."""
     begin: dict[str, float]
-    """Where the search for the setting of a rule begins."""
+    """The first value to try for the setting of each rule."""
 
 
 _CIFAR10 = Size(
@@ -87,7 +87,7 @@ _DIGITS = Size(
         "ours, rgf": 0.01954,
     },
 )
-# lambda and decay act through the steps: five times as many need about a fifth of them, at a fifth of the rate the same
+# lambda and decay act per step: five times the steps need about a fifth of them; at a fifth of the rate, the same again
 _LONG = replace(_DIGITS, epochs=30, begin=_DIGITS.begin | {"proximal l1": 0.06, "ours": 0.004, "ours, rgf": 0.004})
 _SLOW = replace(
     _LONG,
@@ -95,7 +95,7 @@ _SLOW = replace(
     learning_rate=0.02,
     begin=_DIGITS.begin | {"proximal l1": 0.3, "ours": 0.02, "ours, rgf": 0.02},
 )
-# batch norm takes the scale of edges away: with a scale of s they train as at their rate over s squared
+# batch norm removes the scale of edges: with a scale of s they train as if their rate were divided by s squared
 _START = replace(_LONG, seeds=3, start=5**0.5, begin=_LONG.begin | {"proximal l1": 0.13})
 SIZES = {"cifar10": _CIFAR10, "digits": _DIGITS, "digits-long": _LONG, "digits-slow": _SLOW, "digits-start": _START}
 
@@ -105,15 +105,15 @@ class Rule:
     """A row of the table."""
 
     sparsifying: dict[str, Any]
-    """Its settings."""
+    """The settings of the rule."""
     knob: str
-    """The setting that brings it to the goal; a larger one means fewer Mult-Adds."""
+    """The setting that is adjusted to reach the goal; a larger value means fewer Mult-Adds."""
     slope: float = 1.0
-    """About how many per cent fewer they are for one per cent more."""
+    """By about how many per cent the Mult-Adds fall if it grows by one per cent."""
 
 
-# In so short a run a larger lambda shrinks all edges of a node alike, which its batch norm undoes, and drops none: ours
-# gets to the goal by the decay of thresholds, at one lambda.
+# In so short a run a larger lambda shrinks all edges of a node alike, which batch norm undoes, and drops none. So ours
+# reaches the goal by the decay of thresholds, at one lambda.
 ROWS = {
     "random": Rule(sparsifying={"method": "random"}, knob="target"),
     "dnw, no update": Rule(sparsifying={"method": "dnw-no-update"}, knob="target"),
@@ -129,22 +129,22 @@ class Goal:
     """The Mult-Adds to reach."""
 
     nodes: int
-    """Of the complete graph without its edges."""
+    """Mult-Adds of the complete graph without its edges."""
     edges: int
-    """Of all usable edges."""
+    """Mult-Adds of all usable edges."""
 
     @property
     def mult_adds(self) -> float:
-        """Of a graph with all nodes and without the share `TARGET` of its edges."""
+        """Mult-Adds of a graph with all nodes but without the share `TARGET` of its edges."""
         return self.nodes + (1 - TARGET) * self.edges
 
     def reached(self, mult_adds: int) -> bool:
-        """Whether that is near enough."""
+        """Whether this is close enough."""
         return abs(mult_adds / self.mult_adds - 1) <= NEAR
 
 
 def goal(size: Size) -> Goal:
-    """What the network of `size` is to cost."""
+    """The Mult-Adds that the network of `size` should reach."""
     channels = 1 if size.data == "digits" else 3
     graph: WiringGraph = wiring_graph(create(size.model, num_classes=10, in_channels=channels))
     complete = wiring_figures(graph, size.image)["complete"]["mult_adds"]
@@ -153,9 +153,9 @@ def goal(size: Size) -> Goal:
 
 
 def next_knob(rule: Rule, tries: list[tuple[float, int]], wanted: Goal) -> float:
-    """The setting to try after runs with a setting and the Mult-Adds reached.
+    """The setting to try next, after `tries` of (setting, Mult-Adds reached).
 
-    Between the two runs next to the goal on both sides; where all are on one side, beyond the last of them.
+    It lies between the two runs closest to the goal on either side, or beyond the last one if all are on one side.
     """
     over, under = ([t for t in tries if (t[1] > wanted.mult_adds) == side] for side in (True, False))
     if over and under:
@@ -163,7 +163,7 @@ def next_knob(rule: Rule, tries: list[tuple[float, int]], wanted: Goal) -> float
         return low + (high - low) * (more - wanted.mult_adds) / (more - less)
     knob, reached = max(over) if over else min(under)
     if rule.knob == "target":
-        # each edge costs what it costs
+        # the Mult-Adds fall in proportion to the share of zero edges
         return knob + (reached - wanted.mult_adds) / wanted.edges
     return knob * math.exp(min(max(math.log(reached / wanted.mult_adds), -0.7), 0.7) / rule.slope)
 
@@ -186,7 +186,7 @@ def recipe(size: Size, root: Path | None, name: str, knob: float, seed: int) -> 
 
 
 def summary(result: dict[str, Any], knob: float) -> dict[str, Any]:
-    """What is kept of a run."""
+    """The results of a run to keep."""
     return {
         "seed": result["config"]["seed"],
         "knob": knob,
@@ -199,7 +199,7 @@ def summary(result: dict[str, Any], knob: float) -> dict[str, Any]:
 
 @contextmanager
 def edges_start_at(factor: float) -> Iterator[None]:
-    """Within it, edges of new stages are `factor` times as large."""
+    """While it is open, edges of new stages start `factor` times as large."""
     usual = Edges.start
 
     @torch.no_grad()
@@ -216,7 +216,7 @@ def edges_start_at(factor: float) -> Iterator[None]:
 
 
 def finished(name: str, knob: float, seed: int, options: argparse.Namespace, bar: TrainingBar) -> dict[str, Any]:
-    """The result of a run, which is made if it is not there."""
+    """The result of a run, which is trained first if there is none."""
     folder = options.runs / f"wiring-{options.size}-{name.replace(', ', '-').replace(' ', '-')}-{knob:g}-{seed}"
     if (folder / "result.json").exists():
         found: dict[str, Any] = json.loads((folder / "result.json").read_text())
@@ -228,7 +228,7 @@ def finished(name: str, knob: float, seed: int, options: argparse.Namespace, bar
 
 
 def row(name: str, wanted: Goal, options: argparse.Namespace, bar: TrainingBar) -> dict[str, Any]:
-    """All seeds of a rule; a seed begins where the one before has ended."""
+    """All seeds of a rule; each seed starts with the setting that the one before ended with."""
     knob = SIZES[options.size].begin[name]
     chosen: list[dict[str, Any]] = []
     made: list[dict[str, Any]] = []
@@ -260,7 +260,7 @@ def row(name: str, wanted: Goal, options: argparse.Namespace, bar: TrainingBar) 
 
 
 def main() -> None:
-    """Run what is not there yet, print the table, write the results."""
+    """Make the missing runs, print the table, write the results."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("size", choices=SIZES, nargs="?", default="cifar10")
     parser.add_argument("--data-root", type=Path)

@@ -18,8 +18,8 @@ from diffsparse.wiring import (
     TopK,
     WiredStage,
     compact_wiring,
-    forms,
-    products,
+    compaction,
+    table,
 )
 from diffsparse.wiring.bags import DenseMix, SparseMix
 from diffsparse.wiring.mobilenet import WiredMobileNet
@@ -41,7 +41,7 @@ def winner(request, monkeypatch) -> str:
         liked = SparseMix if request.param == "sparse" else DenseMix
         return [1.0 if isinstance(module, liked | TableStage) else 2.0 for module in modules]
 
-    monkeypatch.setattr(products, "_times", times)
+    monkeypatch.setattr(compaction, "_times", times)
     return request.param
 
 
@@ -310,7 +310,7 @@ def test_a_convolution_in_front_of_a_table(monkeypatch, more, alone, images) -> 
             module(x)
         return list(range(len(modules), 0, -1))
 
-    monkeypatch.setattr(products, "_times", times)
+    monkeypatch.setattr(compaction, "_times", times)
     torch.manual_seed(0)
     net = shifted(WithStem(more))
     example = torch.randn(images, 2, 6, 6)
@@ -318,14 +318,14 @@ def test_a_convolution_in_front_of_a_table(monkeypatch, more, alone, images) -> 
     assert isinstance(small.stage, TableStage)
     assert isinstance(small.stem, SparseFront) == alone
     same(net, small)
-    monkeypatch.setattr(forms, "LARGEST_LAYOUT", 0)
+    monkeypatch.setattr(table, "LARGEST_LAYOUT", 0)
     assert isinstance(compact_wiring(net, example).model.stem, nn.Conv2d)
 
 
 def test_small_batches_of_large_maps_do_without_layouts(monkeypatch) -> None:
-    monkeypatch.setattr(products, "_times", lambda modules, x: [2.0, *[1.0] * (len(modules) - 1)])
-    monkeypatch.setattr(products, "PIECES", (64,))
-    monkeypatch.setattr(forms, "LARGEST_LAYOUT", 6 * 8 * 8 * 72)
+    monkeypatch.setattr(compaction, "_times", lambda modules, x: [2.0, *[1.0] * (len(modules) - 1)])
+    monkeypatch.setattr(compaction, "PIECES", (64,))
+    monkeypatch.setattr(table, "LARGEST_LAYOUT", 6 * 8 * 8 * 72)
     stage = shifted(WiredStage(2, 4, groups=2))
     for images, size, sparse in ((1, 8, True), (1, 9, False), (18, 9, True)):
         small = compact_wiring(stage, torch.randn(images, 2, size, size)).model

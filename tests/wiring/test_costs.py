@@ -6,14 +6,14 @@ import pytest
 from torch import nn
 
 from diffsparse.errors import SparsityError
-from diffsparse.wiring import Proximal, wiring_cost, wiring_graph
+from diffsparse.wiring import Plain, wiring_cost, wiring_graph
 from diffsparse.wiring.mobilenet import WiredMobileNet
 from tests.wiring.nets import tiny
 
 
 @pytest.fixture(scope="module")
 def complete():
-    return wiring_graph(WiredMobileNet(edges=Proximal(strength=0.0)))
+    return wiring_graph(WiredMobileNet(edges=Plain()))
 
 
 def test_complete_graph(complete) -> None:
@@ -34,7 +34,7 @@ def test_discovering_neural_wirings_at_0225(complete) -> None:
 
 
 def test_discovering_neural_wirings_on_imagenet() -> None:
-    net = WiredMobileNet(1000, imagenet=True, edges=Proximal(strength=0.0))
+    net = WiredMobileNet(1000, imagenet=True, edges=Plain())
     graph = wiring_graph(net)
     cost = wiring_cost(graph, 224, edges=[stage.shape.edge_count(0.49) for stage in graph.stages])
     assert round(cost.mult_adds / 1e6, 1) == 158.8

@@ -23,11 +23,13 @@ def shape_of(numbers: tuple[int, int, int]) -> StageShape:
 @pytest.mark.parametrize(("numbers", "entries", "usable", "count", "fan_ins"), TABLE)
 def test_counts_of_the_published_stages(numbers, entries, usable, count, fan_ins) -> None:
     shape = shape_of(numbers)
-    assert (shape.tensor_entries, shape.usable_edges, shape.fan_ins) == (entries, usable, fan_ins)
+    # one matrix from all nodes with outgoing to all nodes with incoming edges, usable or not
+    assert shape.outputs * shape.groups * sum(shape.sources) == entries
+    assert (shape.usable_edges, shape.fan_ins) == (usable, fan_ins)
     assert round(shape.edge_count(0.225), 1) == count
     # as the public code counts: the size less the whole part of the rate of it, over usable entries
     rate = 1 - shape.edge_count(0.225) / shape.usable_edges
-    assert shape.kept_edges(0.225) == shape.usable_edges - int(rate * shape.usable_edges)
+    assert TopK(density=0.225).kept_edges(shape) == shape.usable_edges - int(rate * shape.usable_edges)
 
 
 def test_usable_edges_by_enumeration() -> None:
@@ -40,13 +42,13 @@ def test_usable_edges_by_enumeration() -> None:
 def test_all_edges_of_mobilenet_are_usable() -> None:
     for numbers, *_ in TABLE:
         shape = shape_of(numbers)
-        assert shape.kept_edges(1.0) == shape.edge_count(1.0) <= shape.usable_edges
+        assert TopK(density=1.0).kept_edges(shape) == shape.edge_count(1.0) <= shape.usable_edges
 
 
 def test_a_round_number_of_edges_is_not_rounded_up() -> None:
     # 0.1 ** 2 * 100 is above 1 in binary
     assert 0.1**2 * 100 > 1
-    assert StageShape(inputs=10, outputs=10, groups=1).kept_edges(0.1) == 1
+    assert TopK(density=0.1).kept_edges(StageShape(inputs=10, outputs=10, groups=1)) == 1
 
 
 @pytest.mark.parametrize("density", [0, -0.1, 1.01, math.nan, True, "0.5"])

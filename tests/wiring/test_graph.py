@@ -91,9 +91,9 @@ def test_usable_edges_of_the_whole_network() -> None:
 
 
 def test_what_is_no_wired_network() -> None:
-    with pytest.raises(SparsityError, match="Linear is no wired network"):
+    with pytest.raises(SparsityError, match="Linear is not a wired network"):
         wiring_graph(nn.Linear(2, 2))
-    with pytest.raises(SparsityError, match="must be a WiredStage; give the gated network"):
+    with pytest.raises(SparsityError, match="must be a WiredStage; pass the gated network"):
         wiring_graph(bake(tiny(drop(0.5), *LAYOUT)))
     broken = tiny(drop(0.5), *LAYOUT)
     broken.stages = nn.Sequential(*reversed(broken.stages))

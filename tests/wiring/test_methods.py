@@ -9,14 +9,12 @@ from torch import Tensor, nn
 import diffsparse as ds
 from diffsparse.methods import Method
 from diffsparse.models import create
-from diffsparse.wiring import StageShape
 from diffsparse.wiring.methods import (
     Wired,
     WiredGates,
     WiredLargest,
     WiredProximal,
     WiredRandom,
-    kept_edges,
     wired_stages,
 )
 from diffsparse.wiring.mobilenet import WiredMobileNet
@@ -156,15 +154,5 @@ def test_an_ordinary_network_has_no_edges() -> None:
 def test_targets_that_make_no_sense(method: type[WiredLargest] | type[WiredRandom]) -> None:
     with pytest.raises(ds.SparsityError, match=r"target must be a finite number .*, got 1\.5"):
         method(target=1.5)
-    with pytest.raises(ds.SparsityError, match=r"target=0\.99 leaves none of the 8 edges of a stage"):
+    with pytest.raises(ds.SparsityError, match=r"zeros=0\.99 leaves none of the 8 edges of a stage"):
         method(target=0.99).prepare(net())
-
-
-@pytest.mark.parametrize(("target", "kept"), [(0.0, 100), (0.5, 50), (0.77, 23), (0.999, None), (1.0, None)])
-def test_kept_edges(target: float, kept: int | None) -> None:
-    shape = StageShape(inputs=10, outputs=10, groups=1)
-    if kept is None:
-        with pytest.raises(ds.SparsityError, match=f"target={target:g} leaves none"):
-            kept_edges(shape, target)
-    else:
-        assert kept_edges(shape, target) == kept

@@ -9,9 +9,10 @@ from diffsparse.wiring.mobilenet import WiredMobileNet
 def test_nodes_and_edges_of_the_published_network() -> None:
     net = WiredMobileNet()
     shapes = [stage.shape for stage in net.stages]
-    assert [s.tensor_entries for s in shapes] == [2_048, 49_152, 196_608, 8_650_752, 3_145_728]
+    entries = [s.outputs * s.groups * sum(s.sources) for s in shapes]
+    assert entries == [2_048, 49_152, 196_608, 8_650_752, 3_145_728]
     assert [s.usable_edges for s in shapes] == [2_048, 32_768, 131_072, 4_718_592, 2_097_152]
-    assert sum(s.tensor_entries for s in shapes) == 12_044_288
+    assert sum(entries) == 12_044_288
     assert sum(s.usable_edges for s in shapes) == 6_981_632
     targets = sum(s.outputs * s.groups for s in shapes)
     assert targets == 5_952
@@ -68,7 +69,7 @@ def test_the_rule_reaches_every_stage() -> None:
         ({"width": 0.01}, "width=0.01 leaves no node"),
         ({"num_classes": 0}, "num_classes"),
         ({"in_channels": 0}, "in_channels"),
-        ({"imagenet": True, "small": True}, "give one"),
+        ({"imagenet": True, "small": True}, "not both"),
         ({"edges": "learned", "width": 0.125}, "edges must be a rule"),
     ],
 )

@@ -34,7 +34,7 @@ def test_a_dead_graph_and_a_thinned_one(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(picture, "MOST_LINES", 10)
     text = draw_wiring(tiny(drop(0.0), (6, 8, 1, 1)), tmp_path / "full.svg").read_text()
     assert "48 of 48 edges alive (100.00%)" in text
-    assert "10 edges of a stage drawn at most" in text
+    assert "at most 10 edges per stage drawn" in text
 
 
 def test_wrong_files(tmp_path: Path) -> None:
@@ -44,7 +44,7 @@ def test_wrong_files(tmp_path: Path) -> None:
             draw_wiring(net, tmp_path / name)
     with pytest.raises(SparsityError, match="cannot write"):
         draw_wiring(net, tmp_path / "nowhere" / "net.svg")
-    with pytest.raises(SparsityError, match="is no wired network"):
+    with pytest.raises(SparsityError, match="is not a wired network"):
         draw_wiring(torch.nn.Linear(2, 2), tmp_path / "net.svg")
 
 

@@ -10,12 +10,13 @@ import torch.nn.functional as F
 
 import diffsparse as ds
 from diffsparse.errors import SparsityError
-from diffsparse.wiring import Differentiable, FixedRandom, Proximal, StageShape, TopK, WiredStage
+from diffsparse.wiring import Differentiable, FixedRandom, Plain, Proximal, StageShape, TopK, WiredStage
 
 SHAPE = StageShape(inputs=3, outputs=4, groups=2)
 RULES = [
     Differentiable(),
     Differentiable(rgf=None),
+    Plain(),
     TopK(density=0.7),
     TopK(density=0.7, update=False),
     Proximal(strength=0.05),
@@ -39,7 +40,7 @@ def test_gated_edges_by_a_loop_over_nodes() -> None:
         assert 0 < int((matrix == 0).sum()) < matrix.numel()
 
 
-def test_one_threshold_a_node_at_its_fan_in() -> None:
+def test_one_threshold_per_node_at_its_fan_in() -> None:
     betas = [gate.beta.tolist() for gate in Differentiable().edges(SHAPE).gates]
     assert betas == [pytest.approx([-math.log(n * n + n - 1)] * 4) for n in (3, 7)]
 
@@ -156,6 +157,29 @@ def test_random_edges_stay_as_drawn() -> None:
     assert all(torch.equal(m, n != 0) for m, n in zip(masks, other.edges(), strict=True))
     train(stage, FixedRandom(density=0.5))
     assert all(torch.equal(m, n != 0) for m, n in zip(masks, stage.edges(), strict=True))
+
+
+@pytest.mark.parametrize("rule", [TopK, FixedRandom])
+@pytest.mark.parametrize(("zeros", "kept"), [(0.0, 40), (0.5, 20), (0.77, 9), (0.99, None), (1.0, None)])
+def test_a_share_of_zero_edges(rule, zeros, kept) -> None:
+    shape = StageShape(inputs=3, outputs=4, groups=2)
+    assert shape.usable_edges == 40
+    if kept is None:
+        with pytest.raises(SparsityError, match=f"zeros={zeros:g} leaves none of the 40 edges of a stage"):
+            rule(zeros=zeros).edges(shape)
+    else:
+        assert rule(zeros=zeros).kept_edges(shape) == kept
+        assert sum(int((m != 0).sum()) for m in rule(zeros=zeros).edges(shape)()) == kept
+
+
+@pytest.mark.parametrize("rule", [TopK, FixedRandom])
+def test_the_number_of_edges_is_given_once(rule) -> None:
+    for given in ({}, {"density": 0.5, "zeros": 0.5}):
+        with pytest.raises(SparsityError, match=f"{rule.__name__} needs either density= or zeros="):
+            rule(**given)
+    for zeros in (-0.1, 1.5, math.nan, True, "0.5"):
+        with pytest.raises(SparsityError, match="zeros must be a finite number"):
+            rule(zeros=zeros)
 
 
 @pytest.mark.parametrize("norm", [ds.L1(), ds.ExclusiveL12()])

@@ -12,17 +12,17 @@ from diffsparse.nn.graph_convolution import sparse_if_faster
 class TrafficGCN(nn.Module):
     r"""The paper's traffic model: an input block, graph convolutions over one learned graph, an output block.
 
-    Input and output block are three fully connected layers each, the same for every node. Every block computes
-    :math:`H^{l+1} = \mathrm{relu}(A H^l W^l + b^l)` with the same A; the outputs of all blocks together go into the
-    output block. Inside, speeds are counted in standard deviations from their mean.
+    The input and output blocks are three fully connected layers each, shared by all nodes. Each graph convolution
+    computes :math:`H^{l+1} = \mathrm{relu}(A H^l W^l + b^l)` with the same A; the output block reads the outputs of all
+    of them. Internally, speeds are standardised.
 
     Args:
         nodes: number of roads.
         history: number of past speeds in the input.
-        width: features of a node in every layer.
+        width: number of features per node in every layer.
         blocks: number of graph convolutions.
         adjacency: the graph; by default `SparseAdjacency(nodes)`.
-        mean, std: of the speeds to train on.
+        mean, std: mean and standard deviation of the training speeds.
 
     Shape: (N, history, nodes) to (N, nodes), both in the units of the data.
 
@@ -64,9 +64,7 @@ class TrafficGCN(nn.Module):
             raise SparsityError(
                 f"TrafficGCN expects speeds of shape (N, {self.history}, {self.nodes}), got {tuple(speeds.shape)}"
             )
-        a = self.adjacency()
-        if not self.training:
-            a = sparse_if_faster(a)
+        a = self.adjacency() if self.training else sparse_if_faster(self.adjacency())
         h = F.relu(self.input_block(((speeds - self.mean) / self.std).mT))
         outputs: list[Tensor] = []
         for block in self.blocks:

@@ -1,20 +1,18 @@
-"""Products on maps with the images last, (nodes, H, W, images), for inference.
+"""Products for inference on maps that lie in memory with the images last: (nodes, H, W, images).
 
-There a node, and also a single pixel of it, is a contiguous row of numbers. So what nodes receive and what their
-filters give are both sums of weighted rows, bags, for which `embedding_bag` has a quick kernel.
+There each node, and each pixel of a node, is a contiguous row of numbers. Edges and filters both compute sums of
+weighted rows, called bags, for which `embedding_bag` has a fast kernel.
 """
 
 from abc import ABC, abstractmethod
-from typing import Any, NamedTuple, TypeGuard
+from typing import Any, NamedTuple, TypeGuard, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-Bias = Tensor | None
-
 LAYOUTS = 4
-"""How many sizes of maps a convolution is kept laid out for."""
+"""For how many map sizes a convolution keeps its layout."""
 
 
 class Mix(nn.Module, ABC):
@@ -22,7 +20,7 @@ class Mix(nn.Module, ABC):
 
     bias: nn.Parameter | None
 
-    def __init__(self, matrix: Tensor, bias: Bias) -> None:
+    def __init__(self, matrix: Tensor, bias: Tensor | None = None) -> None:
         super().__init__()
         self.outputs, self.sources = matrix.shape
         self.bias = None if bias is None else _fixed(bias[:, None])
@@ -41,7 +39,7 @@ class Mix(nn.Module, ABC):
 class DenseMix(Mix):
     """One dense matrix product."""
 
-    def __init__(self, matrix: Tensor, bias: Bias = None) -> None:
+    def __init__(self, matrix: Tensor, bias: Tensor | None = None) -> None:
         super().__init__(matrix, bias)
         self.weight = _fixed(matrix)
 
@@ -50,16 +48,15 @@ class DenseMix(Mix):
 
 
 class SparseMix(Mix):
-    """The product with the edges only, in compressed rows.
+    """The product over existing edges only, in compressed rows: each target node is a bag of weighted rows.
 
-    Each target node is a bag of weighted rows. On CPUs the kernel of `embedding_bag` takes about half the time of
-    `torch.mm` with a sparse CSR matrix, and its operands are plain tensors.
+    On CPUs `embedding_bag` takes about half the time of `torch.mm` with a sparse CSR matrix.
     """
 
     columns: Tensor
     starts: Tensor
 
-    def __init__(self, matrix: Tensor, bias: Bias = None) -> None:
+    def __init__(self, matrix: Tensor, bias: Tensor | None = None) -> None:
         super().__init__(matrix, bias)
         rows, columns = matrix.nonzero(as_tuple=True)
         self.register_buffer("columns", columns)
@@ -75,7 +72,7 @@ class SparseMix(Mix):
 
 
 class _Layout(NamedTuple):
-    """The sparse product of a convolution on maps of one size: a compressed row for each pixel that it gives."""
+    """A convolution as a sparse product for one map size, with one compressed row per output pixel."""
 
     key: tuple[torch.Size, torch.dtype, torch.device]
     size: tuple[int, int]
@@ -83,21 +80,19 @@ class _Layout(NamedTuple):
     starts: Tensor
     values: Tensor
     filled: Tensor
-    """Outputs that read maps which are one number."""
+    """Outputs that read constant maps."""
     offsets: Tensor
-    """What these add, (outputs, H, W, 1)."""
+    """What the constant maps add to these outputs, (outputs, H, W, 1)."""
 
 
 class SparseConv(nn.Module):
-    """A convolution as a sparse product: each pixel it gives is a bag of the pixels it reads.
+    """A convolution as a sparse product: each output pixel is a bag of input pixels.
 
-    On CPUs, with more than a few images, a depthwise convolution takes two to ten times as long. The product is laid
-    out for the size of the maps and copies the weights; layouts of the last sizes are kept until others are loaded.
+    On CPUs, for more than a few images, this takes a tenth to half the time of a depthwise convolution. The layout for
+    a map size holds a copy of the weights; the last `LAYOUTS` are kept until other weights are loaded.
 
-    Args:
-        conv: one for which `fits` holds.
-        live: the channels that there are maps of; all by default.
-        fill: a number for each channel, which is all over the map of one that is not live.
+    `conv` must satisfy `fits`. `live` lists the channels whose maps are given, by default all; the map of any other
+    channel has its number in `fill` everywhere.
 
     Shape: (live channels, H, W, images) to (outputs, H', W', images).
     """
@@ -109,19 +104,19 @@ class SparseConv(nn.Module):
     def __init__(self, conv: nn.Conv2d, live: Tensor | None = None, fill: Tensor | None = None) -> None:
         super().__init__()
         assert self.fits(conv)
-        assert not isinstance(conv.padding, str)
-        self.groups, self.stride, self.padding, self.dilation = conv.groups, conv.stride, conv.padding, conv.dilation
+        self.groups, self.stride, self.dilation = conv.groups, conv.stride, conv.dilation
+        self.padding = cast(tuple[int, int], conv.padding)
         self.weight = _fixed(conv.weight)
         self.bias = None if conv.bias is None else _fixed(conv.bias[:, None, None, None])
         channels = torch.arange(conv.in_channels, device=conv.weight.device)
         self.register_buffer("live", channels if live is None else live)
         self.register_buffer("fill", conv.weight.new_zeros(len(channels)) if fill is None else fill)
-        # replaced, never written to: several threads may be in the forward pass
+        # replaced, never modified: several threads may run the forward pass
         self._layouts: tuple[_Layout, ...] = ()
 
     @staticmethod
     def fits(conv: object) -> TypeGuard[nn.Conv2d]:
-        """Whether it is a convolution that pads with zeros, by numbers."""
+        """Whether `conv` is a plain `Conv2d` with zero padding given as numbers."""
         return type(conv) is nn.Conv2d and conv.padding_mode == "zeros" and not isinstance(conv.padding, str)
 
     def forward(self, maps: Tensor) -> Tensor:
@@ -141,7 +136,7 @@ class SparseConv(nn.Module):
         outputs, inputs, *_ = self.weight.shape
         down, inside_down = self._positions(height, 0, device)
         right, inside_right = self._positions(width, 1, device)
-        # outputs, rows and columns of what they give, inputs, rows and columns of what is read
+        # axes: output channel, output row and column, input channel, kernel row and column
         pixel = down[None, :, None, None, :, None] * width + right[None, None, :, None, None, :]
         inside = inside_down[None, :, None, None, :, None] & inside_right[None, None, :, None, None, :]
         group = torch.arange(outputs, device=device) // (outputs // self.groups)
@@ -164,7 +159,7 @@ class SparseConv(nn.Module):
         )
 
     def _positions(self, size: int, axis: int, device: torch.device) -> tuple[Tensor, Tensor]:
-        """What is read along an axis, (given, of the kernel), and which of it lies within the map."""
+        """Input positions along an axis, (outputs, kernel), and whether they lie within the map."""
         kernel, stride = self.weight.shape[2 + axis], self.stride[axis]
         padding, dilation = self.padding[axis], self.dilation[axis]
         first = torch.arange(0, size + 2 * padding - dilation * (kernel - 1), stride, device=device) - padding
@@ -176,7 +171,7 @@ class SparseConv(nn.Module):
         self._layouts = ()
 
     def __getstate__(self) -> dict[str, Any]:
-        # copies and files do without
+        # layouts are neither copied nor pickled
         return vars(self) | {"_layouts": ()}
 
     def extra_repr(self) -> str:

@@ -14,21 +14,21 @@ from diffsparse.methods.gated import Gated, check_steering
 from diffsparse.methods.proximal import Proximal, named_norm
 from diffsparse.penalties import L1, Norm, Penalty, ProximalStep, Regulariser
 from diffsparse.wiring.costs import wiring_cost
-from diffsparse.wiring.edges import Edges, StageShape
+from diffsparse.wiring.edges import EdgeRule
 from diffsparse.wiring.report import learned_wiring
-from diffsparse.wiring.rules import Differentiable, LargestEdges, PlainEdges, RandomEdges
+from diffsparse.wiring.rules import Differentiable, FixedRandom, Plain, TopK
 from diffsparse.wiring.stage import wired_stages
 
 
 class Wired(Method):
-    """All edges are there and stay; the base of the others, which say what edges a stage has.
+    """All edges are there and stay; the base of the others, which choose another rule for the edges.
 
     Edges that the fresh network brings are replaced by new ones, at their random start.
     """
 
-    def edges(self, shape: StageShape) -> Edges:
-        """The edges of a new stage."""
-        return PlainEdges(shape)
+    def rule(self) -> EdgeRule:
+        """What decides on the edges of every stage."""
+        return Plain()
 
     def prepare(self, model: nn.Module) -> nn.Module:
         stages = wired_stages(model)
@@ -36,7 +36,7 @@ class Wired(Method):
             raise SparsityError(f"{type(self).__name__} is about edges, and {type(model).__name__} has no WiredStage")
         for stage in stages:
             place = next(stage.parameters()).device
-            stage.edges = self.edges(stage.shape).to(place)
+            stage.edges = self.rule().edges(stage.shape).to(place)
         return model
 
     @torch.no_grad()
@@ -80,8 +80,8 @@ class WiredGates(Wired):
     def from_settings(cls, settings: Sparsifying) -> Method:
         return cls(strength=settings.strength, norm=settings.chosen_norm(), rgf=settings.rgf)
 
-    def edges(self, shape: StageShape) -> Edges:
-        return Differentiable(rgf=self.rgf).edges(shape)
+    def rule(self) -> EdgeRule:
+        return Differentiable(rgf=self.rgf)
 
     def regulariser(self, model: nn.Module, optimizer: Optimizer) -> Regulariser:
         return Penalty(model, self.norm, self.strength)
@@ -153,29 +153,16 @@ class WiredLargest(WiredCount):
         assert settings.target is not None
         return cls(target=settings.target, update=settings.method == "dnw")
 
-    def edges(self, shape: StageShape) -> Edges:
-        return LargestEdges(shape, kept_edges(shape, self.target), update=self.update)
+    def rule(self) -> EdgeRule:
+        return TopK(zeros=self.target, update=self.update)
 
 
 @dataclass(frozen=True, kw_only=True)
 class WiredRandom(WiredCount):
     """A random graph that stays: every stage draws as many edges as `WiredLargest` would keep, and trains these."""
 
-    def edges(self, shape: StageShape) -> Edges:
-        return RandomEdges(shape, kept_edges(shape, self.target))
-
-
-def kept_edges(shape: StageShape, target: float) -> int:
-    """Edges of a stage that are left when the share `target` of its usable ones is zero, to the nearest.
-
-    Example:
-        >>> kept_edges(StageShape(inputs=4, outputs=8, groups=1), target=0.9)
-        3
-    """
-    kept = round((1 - target) * shape.usable_edges)
-    if kept < 1:
-        raise SparsityError(f"target={target:g} leaves none of the {shape.usable_edges} edges of a stage")
-    return kept
+    def rule(self) -> EdgeRule:
+        return FixedRandom(zeros=self.target)
 
 
 WIRED = NetworkKind("wired", lambda model: bool(wired_stages(model)))

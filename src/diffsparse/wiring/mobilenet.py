@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from diffsparse.errors import SparsityError, require_number, require_whole
 from diffsparse.wiring import EdgeRule, WiredStage
 
-# Input nodes, nodes of each other group, stride and groups of every stage.
+# Input nodes, nodes per other group, stride and number of groups of each stage.
 STAGES = ((32, 64, 1, 1), (64, 128, 2, 2), (128, 256, 2, 2), (256, 512, 2, 6), (512, 1024, 2, 2))
 
 
@@ -16,11 +16,11 @@ class WiredMobileNet(nn.Module):
 
     Args:
         num_classes: size of the output.
-        in_channels: channels of the image.
-        width: factor on the number of nodes, rounded down.
-        imagenet: whether the stem has stride 2, for images of 224 pixels.
-        small: the first three stages only, for images of 8 pixels, which the others would shrink to one.
-        edges: the rule that decides on the edges, `Differentiable()` by default.
+        in_channels: number of channels of the image.
+        width: factor on the numbers of nodes, which are rounded down.
+        imagenet: use a stem of stride 2, for images of 224 pixels.
+        small: use the first three stages only, for images of 8 pixels; the others would shrink them to one.
+        edges: the rule that chooses the edges, by default `Differentiable()`.
 
     Shape: (N, in_channels, H, W) to (N, num_classes).
 
@@ -45,7 +45,7 @@ class WiredMobileNet(nn.Module):
         require_whole("in_channels", in_channels, low=1)
         require_number("width", width, above=0)
         if imagenet and small:
-            raise SparsityError("imagenet=True is for images of 224 pixels and small=True for those of 8; give one")
+            raise SparsityError("give imagenet=True for images of 224 pixels or small=True for 8 pixels, not both")
         if int(width * STAGES[0][0]) < 1:
             raise SparsityError(f"width={width:g} leaves no node in the first stage of {STAGES[0][0]}")
         layout = [

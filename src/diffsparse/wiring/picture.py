@@ -1,11 +1,11 @@
-"""A picture of the learned graph: nodes by group, live edges, and how many edges a node has."""
+"""A picture of the learned graph: nodes by group, edges, and the number of edges per node."""
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
@@ -15,21 +15,23 @@ from diffsparse.wiring.graph import Live, StageGraph, WiringGraph, live_recursiv
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+Floats = npt.NDArray[np.float64]
+
 MOST_LINES = 20_000
-"""Edges of a stage beyond this are thinned out evenly."""
+"""Most edges drawn per stage; of more, a random sample is drawn."""
 COLOURS = ("#4c72b0", "#dd8452", "#55a868", "#8172b3", "#c44e52")
 ALIVE, CONSTANT, DEAD, IDLE = "#222222", "#e6a000", "#d9d9d9", "#999999"
 STAGE_GAP = 0.35
-"""Distance between two stages' columns over that of two groups, less one."""
+"""Extra distance between the columns of two stages, in units of the distance between two groups."""
 
 
 def draw_wiring(net: nn.Module | WiringGraph, path: str | os.PathLike[str]) -> Path:
-    """Draw the graph of a wired network into an SVG or PNG file, by the ending of `path`.
+    """Draw the graph of a wired network to an SVG or PNG file, depending on the ending of `path`.
 
-    The columns are the input nodes and the groups of each stage. A node is dark where the output depends on the image
-    through it, amber where it only sends a constant, pale where it is dead; output nodes of the last stage send
-    nothing, and are dark or pale. Edges on a path from the image to the classifier have the colour of their stage,
-    others are grey. Below, for each stage, the distribution of the number of live edges into and out of live nodes.
+    The columns are the input nodes and the groups of each stage. A node is dark if the output depends on the image
+    through it, amber if it only sends a constant, and pale if it is dead; output nodes of the last stage send nothing
+    and are dark or pale. Edges on a path from the image to the classifier have the colour of their stage, others are
+    grey. Below are histograms of the number of live edges into and out of the live nodes of each stage.
 
     Needs the `report` extra.
 
@@ -44,44 +46,39 @@ def draw_wiring(net: nn.Module | WiringGraph, path: str | os.PathLike[str]) -> P
 
 
 def wiring_figure(graph: WiringGraph) -> "Figure":
-    """The picture of `draw_wiring`, not yet written."""
+    """The picture of `draw_wiring`, not yet saved."""
     live = live_recursively(graph)
     columns = 1 + sum(stage.shape.groups for stage in graph.stages)
     figure = blank_figure(max(8.0, 0.95 * columns + 1), 8.5)
     grid = figure.add_gridspec(2, len(graph.stages), height_ratios=(3, 1))
     _draw_graph(figure.add_subplot(grid[0, :]), graph, live)
-    for i, stage in enumerate(graph.stages):
-        _draw_degrees(figure.add_subplot(grid[1, i]), stage, live, i)
+    for i in range(len(graph.stages)):
+        _draw_degrees(figure.add_subplot(grid[1, i]), live.edges[i], i)
     figure.suptitle(_title(graph, live))
     return figure
 
 
 def _title(graph: WiringGraph, live: Live) -> str:
-    edges = sum(int(matrix.sum()) for stage in live.edges for matrix in stage)
-    senders = sum(int(mask.sum()) for groups in live.nodes for mask in groups[:-1])
-    total = sum(sum(stage.shape.sources) for stage in graph.stages)
-    thinned = max(int(sum(matrix.sum() for matrix in stage)) for stage in live.edges) > MOST_LINES
+    edges, nodes = sum(live.edge_counts), sum(sum(stage.shape.sources) for stage in graph.stages)
+    thinned = f"; at most {MOST_LINES:,} edges per stage drawn" if max(live.edge_counts) > MOST_LINES else ""
     return (
         f"{edges:,} of {graph.usable_edges:,} edges alive ({edges / graph.usable_edges:.2%}), "
-        f"{senders:,} of {total:,} nodes{f'; {MOST_LINES:,} edges of a stage drawn at most' if thinned else ''}"
+        f"{sum(live.sender_counts):,} of {nodes:,} nodes{thinned}"
     )
 
 
 def _draw_graph(axes: Any, graph: WiringGraph, live: Live) -> None:
-    places = list(_places(graph))
+    start = 0.0
     for i, stage in enumerate(graph.stages):
-        _draw_edges(axes, stage, live.edges[i], places[i], COLOURS[i % len(COLOURS)])
-    for i, at in enumerate(places):
-        read = live.nodes[i + 1][0] if i + 1 < len(places) else live.nodes[i][-1]
-        for group, x in enumerate(at):
-            last = group == len(at) - 1
-            if last and i + 1 < len(places):
-                # the next stage draws these nodes as its input nodes
-                continue
-            alive = read if last else live.nodes[i][group]
-            _draw_nodes(axes, x, alive, live.constant[i][group])
-        middle = (at[0] + at[-1]) / 2
-        axes.text(middle, 1.045, f"stage {i + 1}", ha="center", color=COLOURS[i % len(COLOURS)], weight="bold")
+        groups = stage.shape.groups
+        at = [start, *(start + STAGE_GAP + group for group in range(1, groups + 1))]
+        _draw_edges(axes, stage, live.edges[i], at, _colour(i))
+        # the next stage draws the output nodes as its input nodes
+        drawn = groups + 1 if i == len(graph.stages) - 1 else groups
+        for x, alive, constant in zip(at[:drawn], live.nodes[i], live.constant[i], strict=False):
+            _draw_nodes(axes, x, alive, constant)
+        axes.text((at[0] + at[-1]) / 2, 1.045, f"stage {i + 1}", ha="center", color=_colour(i), weight="bold")
+        start += STAGE_GAP + groups
     axes.set_ylim(-0.09, 1.08)
     axes.set_axis_off()
     _add_key(axes)
@@ -94,18 +91,6 @@ def _add_key(axes: Any) -> None:
     marks = [Line2D([], [], marker="o", linestyle="", color=colour, label=name) for name, colour in nodes.items()]
     marks.append(Line2D([], [], color=IDLE, label="edge on no path from the image to the classifier"))
     axes.legend(handles=marks, ncols=4, loc="lower center", bbox_to_anchor=(0.5, 1.0), fontsize=8, frameon=False)
-
-
-def _places(graph: WiringGraph) -> Iterator[list[float]]:
-    """For each stage the place of every group; the first is where the stage before ended."""
-    start = 0.0
-    for stage in graph.stages:
-        yield [start, *(start + STAGE_GAP + group for group in range(1, stage.shape.groups + 1))]
-        start += STAGE_GAP + stage.shape.groups
-
-
-def _heights(count: int) -> "np.ndarray[Any, np.dtype[np.float64]]":
-    return (np.arange(count) + 0.5) / count
 
 
 def _draw_nodes(axes: Any, x: float, alive: Tensor, constant: Tensor) -> None:
@@ -122,22 +107,19 @@ def _draw_nodes(axes: Any, x: float, alive: Tensor, constant: Tensor) -> None:
 def _draw_edges(axes: Any, stage: StageGraph, live: tuple[Tensor, ...], at: list[float], colour: str) -> None:
     from matplotlib.collections import LineCollection
 
-    for kept, shade, strength in (
-        ([there & ~alive for there, alive in zip(stage.edges, live, strict=True)], IDLE, 0.8),
-        (live, colour, 1.0),
-    ):
-        lines = _thinned(np.concatenate([_lines(stage, matrix, target, at) for target, matrix in enumerate(kept, 1)]))
+    idle = [there & ~alive for there, alive in zip(stage.edges, live, strict=True)]
+    for matrices, shade, strength in ((idle, IDLE, 0.8), (live, colour, 1.0)):
+        lines = np.concatenate([_lines(stage, matrix, target, at) for target, matrix in enumerate(matrices, 1)])
+        if len(lines) > MOST_LINES:
+            lines = np.random.default_rng(0).permutation(lines)[:MOST_LINES]
         if len(lines):
-            alpha = strength * float(np.clip(40 / len(lines) ** 0.75, 0.025, 0.8))
-            axes.add_collection(
-                LineCollection(
-                    list(lines), colors=shade, alpha=alpha, linewidths=0.5, rasterized=len(lines) > 2000, zorder=1
-                )
-            )
+            look = {"alpha": strength * float(np.clip(40 / len(lines) ** 0.75, 0.025, 0.8)), "linewidths": 0.5}
+            rasterized = len(lines) > 2000
+            axes.add_collection(LineCollection(list(lines), colors=shade, rasterized=rasterized, zorder=1, **look))
 
 
-def _lines(stage: StageGraph, matrix: Tensor, target: int, at: list[float]) -> "np.ndarray[Any, np.dtype[np.float64]]":
-    """Ends of the edges into a group: (edges, 2, 2)."""
+def _lines(stage: StageGraph, matrix: Tensor, target: int, at: list[float]) -> Floats:
+    """Start and end points of the edges into a group, (edges, 2, 2)."""
     sources = stage.shape.sources[:target]
     source_x = np.repeat(at[:target], sources)
     source_y = np.concatenate([_heights(count) for count in sources])
@@ -147,31 +129,34 @@ def _lines(stage: StageGraph, matrix: Tensor, target: int, at: list[float]) -> "
     return np.stack([starts, ends], 1)
 
 
-def _thinned(lines: "np.ndarray[Any, np.dtype[np.float64]]") -> "np.ndarray[Any, np.dtype[np.float64]]":
-    if len(lines) <= MOST_LINES:
-        return lines
-    return np.random.default_rng(0).permutation(lines)[:MOST_LINES]
+def _heights(count: int) -> Floats:
+    return (np.arange(count) + 0.5) / count
 
 
-def _draw_degrees(axes: Any, stage: StageGraph, live: Live, index: int) -> None:
-    incoming = torch.cat([matrix.sum(1) for matrix in live.edges[index]])
-    outgoing = torch.zeros(sum(stage.shape.sources), dtype=torch.long, device=incoming.device)
-    for matrix in live.edges[index]:
+def _colour(stage: int) -> str:
+    return COLOURS[stage % len(COLOURS)]
+
+
+def _draw_degrees(axes: Any, edges: tuple[Tensor, ...], stage: int) -> None:
+    incoming = torch.cat([matrix.sum(1) for matrix in edges])
+    outgoing = torch.zeros(edges[-1].shape[1], dtype=torch.long, device=incoming.device)
+    for matrix in edges:
         outgoing[: matrix.shape[1]] += matrix.sum(0)
-    counts = {"in": incoming[incoming > 0].cpu().numpy(), "out": outgoing[outgoing > 0].cpu().numpy()}
-    widest = max((int(degrees.max()) for degrees in counts.values() if len(degrees)), default=1)
+    into, out = (degrees[degrees > 0].cpu().numpy() for degrees in (incoming, outgoing))
+    widest = max((int(degrees.max()) for degrees in (into, out) if len(degrees)), default=1)
     step = -(-widest // 40)
     bins = np.arange(0.5, widest + step + 0.5, step)
-    styles: dict[str, dict[str, Any]] = {"in": {"alpha": 0.45}, "out": {"histtype": "step", "lw": 1.3}}
-    for name, degrees in counts.items():
-        mean = f"{degrees.mean():.1f}" if len(degrees) else "none"
-        colour = COLOURS[index % len(COLOURS)] if name == "in" else ALIVE
-        axes.hist(degrees, bins=bins, color=colour, label=f"{name}, mean {mean}", **styles[name])
-    axes.set_xlabel("edges of a live node", fontsize=8)
-    if index == 0:
+    axes.hist(into, bins=bins, color=_colour(stage), label=f"in, mean {_mean(into)}", alpha=0.45)
+    axes.hist(out, bins=bins, color=ALIVE, label=f"out, mean {_mean(out)}", histtype="step", lw=1.3)
+    axes.set_xlabel("edges per live node", fontsize=8)
+    if stage == 0:
         axes.set_ylabel("nodes", fontsize=8)
     axes.tick_params(labelsize=7)
     axes.locator_params(integer=True, nbins=6)
     axes.spines[["top", "right"]].set_visible(False)
     axes.set_xlim(0, max(float(bins[-1]), 3.5) + 0.5)
     axes.legend(fontsize=7, frameon=False, ncols=2, loc="lower center", bbox_to_anchor=(0.5, 1.0))
+
+
+def _mean(degrees: npt.NDArray[np.int64]) -> str:
+    return f"{degrees.mean():.1f}" if len(degrees) else "none"

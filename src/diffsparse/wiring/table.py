@@ -1,34 +1,38 @@
 """A stage for inference that keeps the states of its nodes in one table, on maps with the images last."""
 
+from typing import cast
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from diffsparse.wiring.bags import SparseConv
+from diffsparse.compaction import adaptors
+from diffsparse.wiring.bags import Mix, SparseConv
+from diffsparse.wiring.stage import Nodes, OrdinaryStage
+
+LARGEST_LAYOUT = 1 << 24
+"""Bytes that the layouts of a stage's sparse convolutions may take, or more if their output is larger than this."""
+
+_KNOWN = {OrdinaryStage, Nodes, nn.ModuleList, nn.Conv2d, nn.Identity}
+_KNOWN |= {adaptors.Constant, adaptors.ConstantMap, adaptors.PassOn}
 
 
 class SparseNodes(nn.Module):
-    """The nodes of a group on maps with the images last.
-
-    Args:
-        norm: a module that acts on each channel by itself, for maps (N, nodes, H, W).
-        filters: of the nodes.
-        inplace: whether the maps it is given may be written to.
-    """
+    """The nodes of a group on maps with the images last; `norm` treats each channel separately, and the input may be
+    overwritten if `inplace`."""
 
     def __init__(self, norm: nn.Module, filters: SparseConv, *, inplace: bool) -> None:
         super().__init__()
         self.norm, self.filter, self.inplace = norm, filters, inplace
 
     def forward(self, maps: Tensor) -> Tensor:
-        # to the norm, all images are one wide image
+        # the norm sees all images as one wide image
         normed: Tensor = self.norm(maps.flatten(2)[None])[0]
-        state: Tensor = self.filter(F.relu(normed, self.inplace).view_as(maps))
-        return state
+        return cast(Tensor, self.filter(F.relu(normed, self.inplace).view_as(maps)))
 
 
 class SparseFront(nn.Module):
-    """A convolution (N, C, H, W) to (N, C', H', W') in front of a table, which lays its output out as that needs it."""
+    """A convolution (N, C, H, W) to (N, C', H', W') whose output lies in memory as the table after it needs it."""
 
     def __init__(self, conv: nn.Conv2d) -> None:
         super().__init__()
@@ -36,19 +40,18 @@ class SparseFront(nn.Module):
 
     @torch.no_grad()
     def forward(self, input: Tensor) -> Tensor:
-        maps: Tensor = self.conv(images_last(input))
-        return maps.permute(3, 0, 1, 2)
+        return cast(Tensor, self.conv(images_last(input)).permute(3, 0, 1, 2))
 
 
 class ImagesLast(nn.Module):
-    """Lays maps (N, C, H, W) out in memory with the images last."""
+    """Rearranges maps (N, C, H, W) in memory so that the images come last."""
 
     def forward(self, x: Tensor) -> Tensor:
         return images_last(x).permute(3, 0, 1, 2)
 
 
 class OnMaps(nn.Module):
-    """A module for maps (N, channels, H, W), run on maps with the images last."""
+    """Runs a module for maps (N, channels, H, W) on maps with the images last."""
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
@@ -59,17 +62,15 @@ class OnMaps(nn.Module):
 
 
 class TableStage(nn.Module):
-    """Nodes and mixes of a stage, for inference: states are written into one table, and mixes read from there.
+    """A stage for inference: nodes write their states into one table, and mixes read from it.
 
-    A concatenation in front of each target group would copy all earlier states again and again. A batch is run in
-    pieces whose table stays in the cache.
+    A concatenation for each target group would copy all earlier states again and again.
 
     Args:
-        nodes: for each source group a module from maps to maps, all with the images last.
-        mixes: for each target group one.
-        rows: how many maps all nodes give together.
-        images: how many images are run at once.
-        contiguous: whether the output lies as usual in memory; if not, it does so with the images last.
+        nodes, mixes: one module per source or target group; they take and return maps with the images last.
+        rows: number of maps that all nodes give together.
+        images: number of images to run at once, so few that the table stays in the cache.
+        contiguous: whether the output is contiguous; otherwise it lies in memory with the images last.
 
     Shape: (N, inputs, H, W) to (N, outputs, H', W').
     """
@@ -89,8 +90,7 @@ class TableStage(nn.Module):
 
     def _run(self, maps: Tensor) -> Tensor:
         if len(self.nodes) == 1:
-            sums: Tensor = self.mixes[0](self.nodes[0](maps))
-            return sums
+            return cast(Tensor, self.mixes[0](self.nodes[0](maps)))
         table: Tensor | None = None
         filled = 0
         for group, mix in zip(self.nodes, self.mixes, strict=True):
@@ -105,10 +105,65 @@ class TableStage(nn.Module):
         return f"rows={self.rows}, images={self.images}"
 
 
+def table_stage(
+    stage: OrdinaryStage, mixes: nn.ModuleList, rows: int, images: int, *, sparse: bool, contiguous: bool
+) -> TableStage:
+    """`stage` with these mixes and a table of `rows` states, and with sparse or ordinary filters."""
+    pairs = zip(stage.nodes, [None, *mixes][:-1], strict=True)
+    nodes = nn.ModuleList(_sparse_nodes(group, front) if sparse else OnMaps(group) for group, front in pairs)
+    return TableStage(nodes, mixes, rows, images, contiguous=contiguous)
+
+
+def _sparse_nodes(group: nn.Module, front: nn.Module | None) -> nn.Module:
+    """The nodes behind the mix `front` in sparse form; as they are if compaction changed them in an unusual way."""
+    if type(group) is Nodes and SparseConv.fits(group.filter) and not hooks_of(group.filter):
+        norm: nn.Module = group.norm
+        inplace = isinstance(front, Mix)
+        if type(norm) in (nn.BatchNorm2d, nn.Identity) and not hooks_of(norm):
+            return SparseNodes(norm, SparseConv(group.filter), inplace=inplace)
+        if type(norm) is nn.Identity and [type(hook) for hook in hooks_of(norm)] == [adaptors.ExpandOutput]:
+            filters = SparseConv(group.filter, norm.get_buffer(adaptors.EXPAND), norm.get_buffer(adaptors.FILL).relu())
+            return SparseNodes(nn.Identity(), filters, inplace=inplace)
+    return OnMaps(group)
+
+
+def is_known(part: nn.Module) -> bool:
+    """Whether this package made this part of a stage, so that it is known to treat each image separately."""
+    if not all(isinstance(hook, adaptors.SelectInput | adaptors.ExpandOutput) for hook in hooks_of(part)):
+        return False
+    return type(part) in _KNOWN or (type(part) is nn.BatchNorm2d and part.running_mean is not None)
+
+
+def layouts_fit(outputs: Tensor, images: int, reads: int = 9) -> bool:
+    """Whether the layouts of convolutions with these outputs, (N, C, H, W), are small enough for `images` at once.
+
+    A layout holds an index and a weight for each of the `reads` pixels that an output pixel reads.
+    """
+    pixels = outputs[0].numel()
+    return pixels * reads * (4 + 4) <= max(LARGEST_LAYOUT, pixels * images * outputs.element_size())
+
+
+def edge_matrix(conv: nn.Conv2d, sources: int) -> tuple[Tensor, Tensor | None]:
+    """Weight and bias of a 1x1 convolution on all `sources` maps, including its select and expand hooks."""
+    weight, bias = conv.weight[:, :, 0, 0], conv.bias
+    matrix = weight.new_zeros(len(weight), sources)
+    matrix[:, getattr(conv, adaptors.SELECT, slice(None))] = weight
+    if not hasattr(conv, adaptors.EXPAND):
+        return matrix, bias
+    full = conv.get_buffer(adaptors.FILL).clone()
+    full[conv.get_buffer(adaptors.EXPAND)] = 0.0 if bias is None else bias
+    return matrix.new_zeros(len(full), sources).index_copy(0, conv.get_buffer(adaptors.EXPAND), matrix), full
+
+
+def hooks_of(module: nn.Module) -> list[object]:
+    """The forward hooks of a module."""
+    return [*module._forward_pre_hooks.values(), *module._forward_hooks.values()]
+
+
 def images_last(x: Tensor) -> Tensor:
     """Maps (N, C, H, W) as contiguous (C, H, W, N)."""
     if x.is_contiguous():
-        # as a matrix, which torch transposes about twice as quickly
+        # torch transposes a matrix about twice as fast
         return x.flatten(1).t().contiguous().view(*x.shape[1:], len(x))
     return x.permute(1, 2, 3, 0).contiguous()
 

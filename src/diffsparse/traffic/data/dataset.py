@@ -7,9 +7,8 @@ from torch import Tensor
 
 from diffsparse.data.dataset import DataSet, DataSummary
 from diffsparse.errors import SparsityError
-from diffsparse.traffic.data.speeds import Speeds
-from diffsparse.traffic.data.split import split
-from diffsparse.traffic.data.windows import TrafficPart
+from diffsparse.traffic.data.parts import TrafficPart, split
+from diffsparse.traffic.data.reading import Speeds
 
 HISTORY = 8
 
@@ -25,7 +24,6 @@ class TrafficDataSet(DataSet):
     test: TrafficPart
     """Windows that training never sees."""
     task: str = "forecasting"
-
     adjacency: Tensor
     """(nodes, nodes) bool, the given map: True where two nodes are linked, never on the diagonal."""
     mean: float

@@ -8,49 +8,44 @@ import torch
 
 from diffsparse.errors import SparsityError, require_whole
 from diffsparse.traffic.data.dataset import HISTORY, TrafficDataSet, traffic_data
-from diffsparse.traffic.data.road_map import read_adjacency, read_distances
-from diffsparse.traffic.data.roads import random_roads
-from diffsparse.traffic.data.simulate import simulate
-from diffsparse.traffic.data.speeds import Speeds, read_speeds, resampled
+from diffsparse.traffic.data.reading import Speeds, read_adjacency, read_distances, read_speeds, resampled
+from diffsparse.traffic.data.synthetic import random_roads, simulate
 
 MINUTES = 15
-"""From one step of a data set to the next."""
-SYNTHETIC = "synthetic-roads"
+"""Length of a step of a data set."""
+SYNTHETIC, OWN = "synthetic-roads", "roads"
 SYNTHETIC_NODES, SYNTHETIC_WEEKS, SYNTHETIC_SEED = 40, 2, 0
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrafficFiles:
-    """How the files of a traffic data set are read."""
+    """How to read the files of a traffic data set."""
 
     minutes: int = MINUTES
-    """From one row of speeds to the next: 15 or a part of it, which is then averaged."""
+    """Minutes between rows of speeds: 15, or a divisor of 15, in which case rows are averaged."""
     zeros_missing: bool = False
-    """Zeros and empty cells are missing values; otherwise they are refused."""
+    """Whether zeros and empty cells are missing values; otherwise they are errors."""
     slowest: float = 0.0
-    """Slower speeds are missing values, too."""
+    """Slower speeds are missing values too."""
     distances: bool = False
-    """The map is a list of distances (`read_distances`), not a matrix (`read_adjacency`)."""
+    """Whether the map is a list of distances (`read_distances`) instead of a matrix (`read_adjacency`)."""
 
     def __post_init__(self) -> None:
         if MINUTES % require_whole("minutes", self.minutes, low=1):
-            raise SparsityError(f"minutes must be {MINUTES} or a whole part of it, got {self.minutes}")
+            raise SparsityError(f"minutes must be {MINUTES} or a divisor of it, got {self.minutes}")
 
 
 _PUBLIC = TrafficFiles(minutes=5, zeros_missing=True, distances=True)
-_NAMED = {
+_FILES = {
     "los-loop": ("los_speed.csv", "los_adj.csv", TrafficFiles(minutes=5)),
     "sz-taxi-40": ("sz_speed.csv", "sz_adj.csv", TrafficFiles(zeros_missing=True, slowest=1.0)),
     "metr-la": ("metr-la.h5", "distances_la_2012.csv", _PUBLIC),
     "pems-bay": ("pems-bay.h5", "distances_bay_2017.csv", _PUBLIC),
+    OWN: ("speeds.csv", "map.csv", TrafficFiles(zeros_missing=True)),
 }
 
-OWN = "roads"
-"""A folder of one's own, with these two files."""
-_OWN_FILES = ("speeds.csv", "map.csv", TrafficFiles(zeros_missing=True))
-
-TRAFFIC_NAMES = (*_NAMED, SYNTHETIC, OWN)
-"""What `open_traffic` knows."""
+TRAFFIC_NAMES = (*(name for name in _FILES if name != OWN), SYNTHETIC, OWN)
+"""The names that `open_traffic` takes."""
 
 
 def open_traffic(name: str, root: Path | None = None, *, history: int = HISTORY) -> TrafficDataSet:
@@ -58,10 +53,10 @@ def open_traffic(name: str, root: Path | None = None, *, history: int = HISTORY)
 
     Args:
         name: one of `TRAFFIC_NAMES`.
-        root: the folder with a folder `name` that holds the files. "synthetic-roads" needs none: its map is known
-            exactly, and its traffic is made when it is opened, always the same. For "roads" it is the folder with
-            your speeds.csv, a row every 15 minutes in which zeros are missing values, and map.csv, a matrix.
-        history: how many past steps a model sees.
+        root: the folder that contains a folder `name` with the files. For "roads" it is the folder with your own
+            speeds.csv, one row every 15 minutes with zeros for missing values, and map.csv, a matrix.
+            "synthetic-roads" needs no files: it is generated, always the same, with a map that is known exactly.
+        history: number of past steps that a model sees.
 
     Example:
         >>> roads = open_traffic("synthetic-roads")
@@ -70,11 +65,11 @@ def open_traffic(name: str, root: Path | None = None, *, history: int = HISTORY)
     """
     if name == SYNTHETIC:
         return _synthetic(history)
-    if name not in TRAFFIC_NAMES:
+    if name not in _FILES:
         raise SparsityError(f"there is no traffic data set '{name}'; there are {', '.join(TRAFFIC_NAMES)}")
     if root is None:
-        raise SparsityError(f"{name} needs the folder it lies in: give a root")
-    speeds, road_map, files = _OWN_FILES if name == OWN else _NAMED[name]
+        raise SparsityError(f"{name} needs the folder that contains it: pass root")
+    speeds, road_map, files = _FILES[name]
     folder = Path(root) if name == OWN else Path(root) / name
     return open_traffic_files(folder / speeds, folder / road_map, name=name, files=files, history=history)
 
@@ -90,12 +85,12 @@ def open_traffic_files(
     """A traffic data set in steps of 15 minutes from any two files.
 
     Args:
-        speeds: csv with a header row of node names and perhaps a first column of dates, or HDF5 written by pandas.
-        road_map: csv, one row a node in the order of the speeds and no header, above 0 where two nodes are linked;
+        speeds: csv with a header of node names and optionally a first column of dates, or HDF5 written by pandas.
+        road_map: csv without a header, one row per node in the order of the speeds, above 0 where two nodes are linked;
             or a list of distances.
-        name: what to call it; the name of the file of speeds otherwise.
-        files: how to read them; 15 minutes, nothing missing and a matrix otherwise.
-        history: how many past steps a model sees.
+        name: the name of the data set; by default that of the file of speeds.
+        files: how to read the files; by default rows are 15 minutes apart, nothing is missing and the map is a matrix.
+        history: number of past steps that a model sees.
     """
     files = files or TrafficFiles()
     known = read_speeds(speeds, zeros_missing=files.zeros_missing, slowest=files.slowest)
@@ -111,9 +106,7 @@ def open_traffic_files(
 
 def _synthetic(history: int) -> TrafficDataSet:
     network = random_roads(SYNTHETIC_NODES, SYNTHETIC_SEED)
-    speeds = Speeds(
-        values=torch.from_numpy(simulate(network, weeks=SYNTHETIC_WEEKS, seed=SYNTHETIC_SEED)),
-        names=tuple(str(node) for node in range(SYNTHETIC_NODES)),
-    )
+    values = torch.from_numpy(simulate(network, weeks=SYNTHETIC_WEEKS, seed=SYNTHETIC_SEED))
+    speeds = Speeds(values=values, names=tuple(str(node) for node in range(SYNTHETIC_NODES)))
     places = torch.from_numpy(network.places).float()
     return traffic_data(SYNTHETIC, speeds, torch.from_numpy(network.links), history=history, positions=places)
