@@ -10,12 +10,12 @@ from torch.nn.parameter import is_lazy
 
 from diffsparse.checkpoint.container import DTYPE_NAMES, write_tensors
 from diffsparse.checkpoint.header import GateRecord, Header, SparseLayer
-from diffsparse.compaction.materialise import without_wrappers
 from diffsparse.compaction.pipeline import Compacted
 from diffsparse.compaction.plan import Plan
 from diffsparse.errors import CheckpointError
 from diffsparse.files import replacing
 from diffsparse.gates import VectorGate, named_gates
+from diffsparse.module_tree import without_wrappers
 from diffsparse.nn import SparseBatchNorm
 
 

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from diffsparse.errors import SparsityError, require_number, require_whole
 from diffsparse.functional import balanced_normalize, matrix_threshold
 from diffsparse.functional.initial import initial_beta
-from diffsparse.gates import Gate
+from diffsparse.gates import Gate, Source
 from diffsparse.gates.gate import gate_dtype
 
 
@@ -96,6 +96,13 @@ class SparseAdjacency(Gate):
         kept = matrix_threshold(alpha, self.beta_row, self.beta_col, rgf=self.rgf)
         # Rectified flow would let gradients into entries that are not allowed.
         return self.balance(kept if self.mask is None else kept.masked_fill(~self.mask, 0.0))
+
+    def materialise(self) -> nn.Module:
+        """It stays as it is: training goes on learning the graph of a compact model, and nodes are never removed."""
+        return self
+
+    def parameter_sources(self) -> dict[str, Source]:
+        return {}
 
     def groups(self, values: Tensor) -> tuple[Tensor, ...]:
         return values, values.mT

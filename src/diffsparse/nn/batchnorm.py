@@ -4,9 +4,11 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from diffsparse.errors import SparsityError, require_whole
-from diffsparse.gates import SignedGate
+from diffsparse.gates import SignedGate, Source
+from diffsparse.gates.protocol import require_own_forward
 from diffsparse.nn.statistics import BatchStatistics, SyncStatistics
 
 
@@ -29,6 +31,7 @@ class SparseBatchNorm(nn.Module):
     """
 
     input_dims: ClassVar[tuple[int, ...] | None] = None
+    ordinary: ClassVar[type[_BatchNorm]] = nn.SyncBatchNorm
     gate: SignedGate
     statistics: BatchStatistics
     bias: nn.Parameter | None
@@ -65,6 +68,27 @@ class SparseBatchNorm(nn.Module):
         dtype = scale.dtype if statistics.running_mean is None else statistics.running_mean.dtype
         normalised: Tensor = statistics(input, scale.to(dtype), None if shift is None else shift.to(dtype))
         return normalised
+
+    @torch.no_grad()
+    def materialise(self) -> nn.Module:
+        """The batch norm of PyTorch with weight a and bias a * b. Without `affine` its bias is zero and frozen."""
+        require_own_forward(self, SparseBatchNorm)
+        scale, shift = self.scale_and_shift()
+        of = self.statistics
+        like = self.bias if self.bias is not None else of.running_mean if of.running_mean is not None else scale
+        weight = nn.Parameter(scale.to(like, copy=True), requires_grad=self.gate.alpha.requires_grad)
+        trained = self.bias is not None and self.bias.requires_grad
+        bias = nn.Parameter(torch.zeros_like(weight) if shift is None else shift.to(like), requires_grad=trained)
+        # without tensors of its own at first: they would be drawn and thrown away
+        norm = self.ordinary(of.num_features, of.eps, of.momentum, False, False)
+        vars(norm).update(affine=True, track_running_stats=of.track_running_stats, training=self.training)
+        norm._parameters.update(weight=weight, bias=bias)
+        norm._buffers.update({key: None if held is None else held.clone() for key, held in of._buffers.items()})
+        return norm
+
+    def parameter_sources(self) -> dict[str, Source]:
+        """Scale and shift are trained directly from now on, so they start with fresh state."""
+        return {"weight": Source("gate.alpha")} | ({} if self.bias is None else {"bias": Source("bias")})
 
     def add_module(self, name: str, module: nn.Module | None) -> None:
         """As usual; `convert_sync_batchnorm` hands its result over here."""
@@ -143,7 +167,7 @@ class SparseBatchNorm1d(SparseBatchNorm):
         torch.Size([4, 8])
     """
 
-    input_dims = (2, 3)
+    input_dims, ordinary = (2, 3), nn.BatchNorm1d
 
 
 class SparseBatchNorm2d(SparseBatchNorm):
@@ -154,7 +178,7 @@ class SparseBatchNorm2d(SparseBatchNorm):
         torch.Size([4, 8, 5, 5])
     """
 
-    input_dims = (4,)
+    input_dims, ordinary = (4,), nn.BatchNorm2d
 
 
 class SparseBatchNorm3d(SparseBatchNorm):
@@ -165,4 +189,4 @@ class SparseBatchNorm3d(SparseBatchNorm):
         torch.Size([4, 8, 2, 5, 5])
     """
 
-    input_dims = (5,)
+    input_dims, ordinary = (5,), nn.BatchNorm3d

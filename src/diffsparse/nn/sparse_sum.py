@@ -7,7 +7,9 @@ import torch
 from torch import Tensor, nn
 
 from diffsparse.errors import SparsityError, require_module
-from diffsparse.gates import Gate, SignedGate, SimplexGate
+from diffsparse.gates import Gate, SignedGate, SimplexGate, Source
+from diffsparse.gates.protocol import require_own_forward
+from diffsparse.nn.weighted_sum import WeightedSum
 
 
 class SparseSum(nn.Module):
@@ -64,3 +66,16 @@ class SparseSum(nn.Module):
         if total is None:
             return torch.zeros_like(self.components[0](*args, **kwargs))
         return total
+
+    @torch.no_grad()
+    def materialise(self) -> nn.Module:
+        """The sum with its weights stored; it shares the components."""
+        require_own_forward(self, SparseSum)
+        total = WeightedSum(self.components, self.gate())
+        total.weights.requires_grad_(self.gate.alpha.requires_grad)
+        # not by train(), which would reach the components
+        total.training = self.training
+        return total
+
+    def parameter_sources(self) -> dict[str, Source]:
+        return {"weights": Source("gate.alpha")}
