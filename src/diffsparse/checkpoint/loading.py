@@ -7,9 +7,8 @@ from typing import TypeVar, cast
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
-from torch.nn.parameter import is_lazy
 
-from diffsparse.checkpoint.fit import differences, in_words, split_ties, strangers
+from diffsparse.checkpoint.fit import Difference, differences, in_words, missing_layers, split_ties
 from diffsparse.checkpoint.header import Header
 from diffsparse.checkpoint.reading import mapped_tensors, read_header
 from diffsparse.checkpoint.saving import unwrapped
@@ -17,6 +16,7 @@ from diffsparse.compaction import apply_plan
 from diffsparse.errors import CheckpointError, SparsityError
 from diffsparse.gates import named_gates
 from diffsparse.gating import sparsify
+from diffsparse.module_tree import copy_training_flags, lazy_tensor, modules_by_name
 
 Model = TypeVar("Model", bound=nn.Module)
 
@@ -58,7 +58,7 @@ def load(path: str | os.PathLike[str], model: Model) -> Model:
         shaped = _with_gates(shaped, header)
         found = differences(header, shaped)
     except SparsityError as error:
-        found = [str(error), *strangers(header, own)]
+        found = [Difference(str(error)), *missing_layers(header, own)]
     if not found:
         values = _values(path, header)
         found = split_ties(values, shaped.state_dict())
@@ -69,13 +69,12 @@ def load(path: str | os.PathLike[str], model: Model) -> Model:
 
 
 def _check_has_room(model: nn.Module) -> None:
+    kind = type(model).__name__
+    if lazy := lazy_tensor(model):
+        raise CheckpointError(f"'{lazy}' of {kind} is lazy and has no size yet; run it once first")
     for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
-        if is_lazy(tensor):
-            raise CheckpointError(f"'{name}' of {type(model).__name__} is lazy and has no size yet; run it once first")
         if tensor.is_meta:
-            raise CheckpointError(
-                f"'{name}' of {type(model).__name__} is on the meta device, where numbers have no room"
-            )
+            raise CheckpointError(f"'{name}' of {kind} is on the meta device, where numbers have no room")
 
 
 def _compact_form(model: nn.Module, header: Header) -> nn.Module:
@@ -90,20 +89,18 @@ def _compact_form(model: nn.Module, header: Header) -> nn.Module:
     }
     gated = _sparsified(copy.deepcopy(model), bare, None) if bare else model
     small = apply_plan(gated, header.plan)
-    training = {name: module.training for name, module in model.named_modules()}
-    for name, module in small.named_modules():
-        module.training = training.get(name, model.training)
+    copy_training_flags(model, small)
     return small
 
 
 def _with_gates(model: nn.Module, header: Header) -> nn.Module:
-    """`model` with the sparse layers and the gate settings of the file."""
-    for rgf in {layer.rgf for layer in header.sparse_layers.values()}:
-        modules = dict(model.named_modules())
-        wanted = {name for name, layer in header.sparse_layers.items() if layer.rgf == rgf}
-        missing = {name for name in wanted if isinstance(modules.get(name), _BatchNorm)}
-        if missing:
-            model = _sparsified(model, missing, rgf)
+    """`model` with sparse batch norms and gate settings as in the file."""
+    modules = modules_by_name(model)
+    # a gate that the model lacks in a batch norm: the saved one was sparse
+    missing = {name.rpartition(".")[0]: gate.rgf for name, gate in header.gates.items() if name not in modules}
+    missing = {name: rgf for name, rgf in missing.items() if isinstance(modules.get(name), _BatchNorm)}
+    for rgf in set(missing.values()):
+        model = _sparsified(model, {name for name in missing if missing[name] == rgf}, rgf)
     for name, gate in named_gates(model):
         if name in header.gates:
             gate.rgf = header.gates[name].rgf
@@ -120,9 +117,9 @@ def _values(path: str | os.PathLike[str], header: Header) -> dict[str, Tensor]:
     return values | {alias: values[name] for alias, name in header.shared.items()}
 
 
-def _misfit(path: str | os.PathLike[str], header: Header, model: nn.Module, found: list[str]) -> str:
+def _misfit(path: str | os.PathLike[str], header: Header, model: nn.Module, found: list[Difference]) -> str:
     kind = type(model)
-    cut = header.kind != "compact" and any("has shape" in difference for difference in found)
+    cut = header.kind != "compact" and any(difference.of_shape for difference in found)
     hint = ". If the file holds the .model of a compact result: save the whole result instead" if cut else ""
     return (
         f"'{os.fspath(path)}', a {header.kind} {header.model_class}, does not fit this "

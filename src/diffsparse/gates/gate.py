@@ -37,6 +37,8 @@ class Gate(_Wide, ABC):
     """
 
     alpha: nn.Parameter
+    dims: tuple[int, ...] | None = None
+    """Dimensions of one competition group; None for a gate that has no such choice."""
 
     def __init__(self, rgf: float | None = None) -> None:
         super().__init__()

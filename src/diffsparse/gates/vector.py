@@ -19,6 +19,7 @@ class VectorGate(Gate):
     """A gate over `size` entries (an int or a shape) that compete along `dim`; one `beta` a group, `alpha` all zero."""
 
     beta: nn.Parameter
+    dims: tuple[int, ...]
 
     def __init__(
         self,

@@ -13,6 +13,7 @@ from diffsparse.compaction.pipeline import recorded
 from diffsparse.compaction.verify import run_on_copies
 from diffsparse.example import Example
 from diffsparse.measuring.latency import time_interleaved
+from diffsparse.module_tree import replace_modules
 from diffsparse.wiring.bags import DenseMix, SparseConv, SparseMix
 from diffsparse.wiring.forms import edge_matrix, hooks_of, is_known, layouts_fit, table_stage
 from diffsparse.wiring.stage import OrdinaryStage
@@ -72,9 +73,9 @@ def choose_products(model: nn.Module, example: Example) -> tuple[nn.Module, tupl
         table = _fastest_table(stage, mixes, seen, passes_on=stage in sources.values())
         if table is not None:
             choices += made
-            model = _replaced(model, stage, table.eval())
+            model = replace_modules(model, {stage: table.eval()})
             for conv in front:
-                model = _replaced(model, conv, _fastest_front(conv, table, seen[conv], seen[stage]))
+                model = replace_modules(model, {conv: _fastest_front(conv, table, seen[conv], seen[stage])})
     return model, tuple(choices)
 
 
@@ -158,11 +159,3 @@ def _times(modules: Sequence[nn.Module], x: Tensor) -> list[float]:
     """Seconds of each module on `x`: the lower quartile, which other work on the machine disturbs least."""
     calls = [partial(module, x) for module in modules]
     return [one.lower_quartile for one in time_interleaved(calls, device=x.device, seconds=0.01, warmup=1, min_runs=7)]
-
-
-def _replaced(model: nn.Module, part: nn.Module, by: nn.Module) -> nn.Module:
-    for module in list(model.modules()):
-        for key, child in module._modules.items():
-            if child is part:
-                module._modules[key] = by
-    return by if model is part else model
