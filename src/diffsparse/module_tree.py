@@ -47,6 +47,14 @@ def tensors_by_name(modules: dict[str, nn.Module]) -> dict[str, Tensor]:
     return found
 
 
+def memory_of(tensor: Tensor) -> int | None:
+    """Where the memory of `tensor` begins; None if it has none of its own."""
+    try:
+        return tensor.untyped_storage().data_ptr()
+    except (RuntimeError, NotImplementedError):
+        return None
+
+
 def lazy_tensor(model: nn.Module) -> str | None:
     """The name of a parameter or buffer that has no size before the model has run; None if there is none."""
     for name, module in modules_by_name(model).items():

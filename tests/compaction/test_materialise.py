@@ -1,6 +1,7 @@
 """Gates evaluated: sparse layers become ordinary ones that compute the same."""
 
 import copy
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -213,3 +214,46 @@ def test_a_gate_that_its_layer_consumes_is_not_evaluated_twice(monkeypatch: pyte
     monkeypatch.setattr(ds.SignedGate, "forward", lambda self: calls.append(self) or forward(self))
     materialise(nn.Sequential(ds.SparseBatchNorm1d(3), ds.SparseSum([nn.Identity()], ds.SignedGate(1))))
     assert len(calls) == 2
+
+
+class Computed(nn.Module):
+    """A module whose ordinary form is made by a function."""
+
+    def __init__(self, inner: nn.Module, form: Callable[[nn.Module], nn.Module]) -> None:
+        super().__init__()
+        self.inner, self.form = inner, form
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.inner(x)
+
+    def materialise(self) -> nn.Module:
+        return self.form(self.inner)
+
+    def parameter_sources(self) -> dict[str, Source]:
+        return {}
+
+
+def same_weight(inner: nn.Module) -> nn.Module:
+    plain = nn.Linear(3, 3, bias=False)
+    plain.weight = inner.weight
+    return plain
+
+
+def same_memory(inner: nn.Module) -> nn.Module:
+    plain = nn.Linear(3, 3, bias=False)
+    plain.weight = nn.Parameter(inner.weight.detach())
+    return plain
+
+
+@pytest.mark.parametrize("form", [lambda inner: inner, same_weight, same_memory, nn.Sequential])
+def test_an_ordinary_form_that_shares_weights_is_copied(form: Callable[[nn.Module], nn.Module]) -> None:
+    inner = nn.Linear(3, 3, bias=False)
+    plain = materialise(Computed(inner, form))
+    with torch.no_grad():
+        next(plain.parameters()).zero_()
+    assert inner.weight.ne(0).all()
+
+
+def test_an_ordinary_form_that_is_gated_itself() -> None:
+    assert type(materialise(Computed(ds.SparseBatchNorm1d(3), lambda inner: inner))) is nn.BatchNorm1d
+    assert type(materialise(Computed(nn.ReLU(), lambda _: ds.SignedGate(3)))) is StoredGate

@@ -8,7 +8,7 @@ from torch import nn
 from diffsparse.compaction.duplicate import Duplicate
 from diffsparse.errors import SparsityError, require_module
 from diffsparse.gates import GatedModule, Source
-from diffsparse.module_tree import lazy_tensor, modules_by_name, without_wrappers
+from diffsparse.module_tree import lazy_tensor, memory_of, modules_by_name, tensors_by_name, without_wrappers
 
 Model = TypeVar("Model", bound=nn.Module)
 
@@ -28,7 +28,7 @@ def check_model(model: Model) -> Model:
 def materialise(model: nn.Module) -> nn.Module:
     """A copy of `model` in which every gated module is an ordinary one."""
     try:
-        return _Materialiser().copy(model)
+        return _Materialiser(model).copy()
     except RuntimeError as error:
         raise SparsityError(
             f"{type(model).__name__} cannot be copied: {error}. If it was pruned with torch.nn.utils.prune, call "
@@ -48,15 +48,17 @@ def parameter_sources(model: nn.Module) -> dict[str, Source]:
 
 
 class _Materialiser:
-    def __init__(self) -> None:
+    def __init__(self, model: nn.Module) -> None:
+        self._model = model
+        self._memory = {memory_of(tensor) for tensor in tensors_by_name(modules_by_name(model)).values()}
         self._duplicate = Duplicate()
         self._seen: set[nn.Module] = set()
         # copies are known by the identity of what they were made from, which must live as long
         self._made: list[nn.Module] = []
 
-    def copy(self, model: nn.Module) -> nn.Module:
-        self._settle(model)
-        return cast(nn.Module, self._duplicate(model))
+    def copy(self) -> nn.Module:
+        self._settle(self._model)
+        return cast(nn.Module, self._duplicate(self._model))
 
     def _settle(self, module: nn.Module) -> None:
         """Make the ordinary forms of all gated modules in `module`, inner ones first, copies of what they share."""
@@ -68,11 +70,18 @@ class _Materialiser:
         if ordinary is not module:
             self._settle(ordinary)
             self._made.append(ordinary)
-            self._duplicate.made[id(module)] = self._duplicate(ordinary)
+            self._duplicate.made[id(module)] = ordinary if self._is_new(ordinary) else self._duplicate(ordinary)
             return
         for child in module._modules.values():
             if child is not None:
                 self._settle(child)
+
+    def _is_new(self, ordinary: nn.Module) -> bool:
+        """Whether it holds nothing of the model, and need not be copied."""
+        tensors = (t for t in (*ordinary._parameters.values(), *ordinary._buffers.values()) if t is not None)
+        memory = set(map(memory_of, tensors))
+        plain = not ordinary._modules and id(ordinary) not in self._duplicate.made
+        return plain and bool(memory) and None not in memory and memory.isdisjoint(self._memory)
 
 
 def _gated(module: nn.Module) -> GatedModule | None:
