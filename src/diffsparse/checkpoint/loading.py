@@ -26,28 +26,23 @@ def load(path: str | os.PathLike[str], model: Model) -> Model:
 
     Args:
         path: a file that `save` wrote.
-        model: an instance of the user's class, built with the same arguments, with gates or without. It is copied:
-            what comes back is a new model.
+        model: an instance of the user's class, built with the same arguments, with gates or without.
 
-    A compact file replays its plan on the copy, a gated one puts gates where they are missing. Tensors stay on the
-    devices of `model` and get the dtypes of the file; training flags and `requires_grad` are those of `model`. The
-    name of the class does not matter, if all names and shapes fit.
+    A compact file replays its plan on a copy of `model`, a gated one puts gates where they are missing. Tensors stay on
+    the devices of `model` and get the dtypes of the file; training flags and `requires_grad` are those of `model`. The
+    name of the class does not matter if all names and shapes fit.
 
     Raises:
         CheckpointError: the file is missing, damaged, foreign or too new, or does not fit the model.
 
     Example:
-        >>> import tempfile
-        >>> import torch, diffsparse as ds
-        >>> from diffsparse.checkpoint import save
-        >>> from diffsparse.compaction import compact
-        >>> def net():
-        ...     return nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 2)).eval()
+        >>> import tempfile, torch, diffsparse as ds
+        >>> net = lambda: nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 2)).eval()
         >>> gated = ds.sparsify(net())
         >>> gated[1].gate = ds.SignedGate.from_values([1.0, 0.0, 0.5, 0.0])
         >>> path = tempfile.mkdtemp() + "/net.safetensors"
-        >>> save(compact(gated, torch.randn(5, 3)), path)
-        >>> load(path, net())[3]
+        >>> ds.save(ds.compact(gated, torch.randn(5, 3)), path)
+        >>> ds.load(path, net())[3]
         Linear(in_features=2, out_features=2, bias=True)
     """
     own = unwrapped(model)

@@ -22,31 +22,28 @@ def save(thing: Compacted[Any] | nn.Module, path: str | os.PathLike[str]) -> Non
     """Write a model to one safetensors file, in one step: a failure leaves the old file as it was.
 
     Args:
-        thing: what `compact` returned, a gated model, or any other model. Of a compact one hand over the whole
-            result, not its `.model`: the plan is needed to load it into the user's class.
+        thing: what `compact` returned, a gated model, or any other model. Give the whole result of `compact`, not its
+            `.model`: loading it into the user's class needs the plan.
         path: where; the folder must exist.
 
-    The file holds all of `state_dict()`, tensors with several names once, and in its header versions, the class, the
-    plan, what kind of gates there are and a hash of everything. Wrappers of DDP and `torch.compile` are taken off.
+    The file holds all of `state_dict()`, tensors with several names once. Its header holds versions, the class, the plan,
+    the kinds of gates and a hash of everything. Wrappers of DDP and `torch.compile` are taken off.
 
     Raises:
         CheckpointError: the file cannot be written, or something in the state cannot be saved without pickle.
 
     Example:
-        >>> import tempfile
-        >>> import torch, diffsparse as ds
-        >>> from diffsparse.checkpoint import load
-        >>> path = tempfile.mkdtemp() + "/net.safetensors"
+        >>> import tempfile, torch, diffsparse as ds
+        >>> path, x = tempfile.mkdtemp() + "/net.safetensors", torch.randn(5, 3)
         >>> model = ds.sparsify(nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4)))
-        >>> save(model, path)
-        >>> again = load(path, nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4)))
-        >>> x = torch.randn(5, 3)
+        >>> ds.save(model, path)
+        >>> again = ds.load(path, nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4)))
         >>> torch.equal(again(x), model(x))
         True
     """
     if isinstance(thing, Compacted) and thing.repeated:
         raise CheckpointError(
-            "this model was compact before it was compacted again, so that its plan does not lead back to your class; "
+            "this model was compact before it was compacted again, so its plan does not lead back to your class; "
             "compact the gated model instead, or keep its state_dict yourself"
         )
     model = unwrapped(thing.model if isinstance(thing, Compacted) else thing)

@@ -64,10 +64,7 @@ class Gate(_Wide, ABC):
     def check_finite(self, name: str) -> None:
         """Raise if a parameter of this gate is NaN or infinite; the message calls the gate `name`, or by its type."""
         for key, parameter in self.named_parameters(recurse=False):
-            if not bool(torch.isfinite(parameter).all()):
-                bad = parameter[~torch.isfinite(parameter)][0].item()
-                gate = name or type(self).__name__
-                raise SparsityError(f"{key} of gate '{gate}' holds {bad}; every entry must be a finite number")
+            require_finite(f"{key} of gate '{name or type(self).__name__}'", parameter)
 
     def _revive(self, values: Tensor, scale: Tensor) -> None:
         """Push entries of `values` that rounding dropped just over their threshold, in growing steps of `scale`."""
@@ -133,6 +130,13 @@ def checked_values(values: Tensor | Sequence[Any]) -> Tensor:
         bad = given[~torch.isfinite(given)].flatten()[0].item()
         raise SparsityError(f"the values of a gate must be finite numbers, got {bad}")
     return given.to(torch.float64)
+
+
+def require_finite(name: str, tensor: Tensor) -> None:
+    """Raise if an entry of `tensor` is NaN or infinite."""
+    if not bool(torch.isfinite(tensor).all()):
+        bad = tensor[~torch.isfinite(tensor)][0].item()
+        raise SparsityError(f"{name} holds {bad}; every entry must be a finite number")
 
 
 def require_room(rows: Tensor, dtype: torch.dtype) -> None:

@@ -15,11 +15,11 @@ def parameter_groups(
 ) -> list[dict[str, Any]]:
     """Two parameter groups for any optimiser: ordinary weights, and `alpha` and `beta` of every gate.
 
-    Weight decay on `beta` is not harmless: beta starts well below zero, decay pulls it towards zero and so *raises*
-    the threshold, which drops entries with no help from the loss. Decay on `alpha` alone only rescales a gate. The
-    default leaves gates alone; the paper's channel experiments use a small decay on both.
+    Weight decay on `beta` is not harmless: beta starts well below zero, decay pulls it towards zero and so *raises* the
+    threshold, which drops entries without the loss. Decay on `alpha` alone only rescales a gate. The default leaves
+    gates alone; the paper's channel experiments use a small decay on both.
 
-    Each group carries its own `weight_decay`, which wins over the optimiser's argument of that name: give it here.
+    Each group has its own `weight_decay`, which overrides the optimiser's argument of that name: give it here.
 
     Args:
         model: the gated model; frozen parameters are left out, shared ones come once.

@@ -24,18 +24,17 @@ def sparsify(
 
     Args:
         model: any module; a batch norm itself is returned as a new module.
-        only: which batch norms, by default all: a name pattern (`"layer1.*"`) or a type, which choose all batch norms
-            inside what they match, a function that is asked about name and module of every batch norm, or several of
-            these.
-        start: None keeps the function: the outputs of a trained model stay the same up to float rounding. A number
-            (the paper: 0.5) starts every gate there and every b at zero, for training from scratch.
+        only: which batch norms, by default all: a name pattern (`"layer1.*"`) or a type, which choose every batch norm
+            inside what they match, a function of the name and module of a batch norm, or several of these.
+        start: None keeps the function: a trained model gives the same outputs up to float rounding. A number (the
+            paper: 0.5) starts every gate there and every b at zero, for training from scratch.
         rgf: `elu_alpha` of rectified gradient flow in the new gates, or None.
 
-    Make the optimiser, and wrap the model in DistributedDataParallel, after this: the gates are new parameters.
+    Build the optimiser, and wrap the model in DistributedDataParallel, after this: the gates are new parameters.
 
-    Modules used in several places stay shared; device, dtype, training mode, `requires_grad` and hooks are kept.
-    Batch norms that do more than PyTorch's own (a subclass with a forward pass, parameters or buffers of its own, a
-    pruned one) are left alone with a warning. If anything is wrong the model is left as it was.
+    Shared modules stay shared; device, dtype, training mode, `requires_grad` and hooks are kept. Batch norms that do
+    more than PyTorch's own (a subclass with its own forward pass, parameters or buffers, a pruned one) are left alone
+    with a warning. If anything is wrong the model is left as it was.
 
     Example:
         >>> model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU())

@@ -17,10 +17,10 @@ class SparseSum(nn.Module):
 
     Args:
         components: the f_i; all take the same input and give outputs of one shape.
-        gate: a `SimplexGate` (default) or `SignedGate` with one entry a component.
+        gate: a `SimplexGate` (default) or `SignedGate` with one entry per component.
 
-    In eval mode a component whose gate is zero is not run. When all are dropped the output is zero; component 0 is
-    then run for the shape of that zero.
+    In eval mode a component whose gate is zero does not run. If all are dropped the output is zero; component 0 runs
+    for its shape.
 
     Example:
         >>> branches = [nn.Linear(4, 2), nn.Linear(4, 2)]
@@ -43,7 +43,7 @@ class SparseSum(nn.Module):
             raise SparsityError(f"the gate of a SparseSum must be a SimplexGate or SignedGate, got {gate!r}")
         if tuple(self.gate.alpha.shape) != (count,):
             raise SparsityError(
-                f"the gate of a SparseSum needs one entry a component, shape ({count},), "
+                f"the gate of a SparseSum needs one entry per component, shape ({count},), "
                 f"got {tuple(self.gate.alpha.shape)}"
             )
 
