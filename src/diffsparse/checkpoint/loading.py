@@ -82,7 +82,7 @@ def _compact_form(model: nn.Module, header: Header) -> nn.Module:
         for name, norm in model.named_modules()
         if isinstance(norm, _BatchNorm) and norm.bias is None and f"{name}.bias".lstrip(".") in expected
     }
-    gated = _sparsified(copy.deepcopy(model), bare, None) if bare else model
+    gated = _sparsified(copy.deepcopy(model), bare) if bare else model
     small = apply_plan(gated, header.plan)
     copy_training_flags(model, small)
     return small
@@ -92,18 +92,17 @@ def _with_gates(model: nn.Module, header: Header) -> nn.Module:
     """`model` with sparse batch norms and gate settings as in the file."""
     modules = modules_by_name(model)
     # a gate that the model lacks in a batch norm: the saved one was sparse
-    missing = {name.rpartition(".")[0]: gate.rgf for name, gate in header.gates.items() if name not in modules}
-    missing = {name: rgf for name, rgf in missing.items() if isinstance(modules.get(name), _BatchNorm)}
-    for rgf in set(missing.values()):
-        model = _sparsified(model, {name for name in missing if missing[name] == rgf}, rgf)
+    owners = {name.rpartition(".")[0] for name in header.gates if name not in modules}
+    if missing := {name for name in owners if isinstance(modules.get(name), _BatchNorm)}:
+        model = _sparsified(model, missing)
     for name, gate in named_gates(model):
         if name in header.gates:
             gate.rgf = header.gates[name].rgf
     return model
 
 
-def _sparsified(model: nn.Module, names: set[str], rgf: float | None) -> nn.Module:
-    return sparsify(model, lambda name, _: name in names, start=0.5, rgf=rgf)
+def _sparsified(model: nn.Module, names: set[str]) -> nn.Module:
+    return sparsify(model, lambda name, _: name in names, start=0.5)
 
 
 def _values(path: str | os.PathLike[str], header: Header) -> dict[str, Tensor]:

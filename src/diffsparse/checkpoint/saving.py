@@ -26,8 +26,8 @@ def save(thing: Compacted[Any] | nn.Module, path: str | os.PathLike[str]) -> Non
             `.model`: loading it into the user's class needs the plan.
         path: where; the folder must exist.
 
-    The file holds all of `state_dict()`, tensors with several names once. Its header holds versions, the class, the plan,
-    the kinds of gates and a hash of everything. Wrappers of DDP and `torch.compile` are taken off.
+    The file holds all of `state_dict()`, tensors with several names once. Its header holds versions, the class, the
+    plan, the kinds of gates and a hash of everything. Wrappers of DDP and `torch.compile` are taken off.
 
     Raises:
         CheckpointError: the file cannot be written, or something in the state cannot be saved without pickle.

@@ -4,7 +4,6 @@ import contextlib
 import logging
 import os
 import warnings
-from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -80,34 +79,39 @@ def _answer(model: nn.Module, example: Example) -> list[Tensor]:
 
 
 def _exported(model: nn.Module, example: Example) -> bytes:
-    def batch_is_free(arg: Any) -> dict[int, Any] | None:
-        return {0: torch.export.Dim.DYNAMIC} if isinstance(arg, Tensor) and arg.dim() > 0 else None
-
-    shapes = tree_map(batch_is_free, example.inputs)
-    options = {"kwargs": example.kwargs or None, "dynamic_shapes": shapes, "dynamo": True, "verbose": False}
     try:
-        with _quiet():
-            program = torch.onnx.export(model, example.args, external_data=False, **options)
-        assert program is not None
-        graph: bytes = program.model_proto.SerializeToString()
+        return _export(model, example)
     except Exception as error:
         # the exporter raises errors of its own around those of torch.export and of the user's code
         problem = _first_lines(error.__cause__ or error)
         fixed = "static shape" in problem or "Constraints violated" in problem
         hint = "its batch must be free to change, but the code of the model fixes it: " if fixed else ""
         raise SparsityError(f"{type(model).__name__} cannot be exported to ONNX: {hint}{problem}") from error
-    return graph
 
 
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """The exporter warns and logs of its own internals, not of the model."""
+def _export(model: nn.Module, example: Example) -> bytes:
+    # the exporter warns and logs of its own internals, not of the model
     log = logging.getLogger("torch.onnx._internal.exporter")
     with warnings.catch_warnings(), contextlib.ExitStack() as stack:
         warnings.simplefilter("ignore")
         stack.callback(log.setLevel, log.level)
         log.setLevel(logging.ERROR)
-        yield
+        program = torch.onnx.export(
+            model,
+            example.args,
+            kwargs=example.kwargs or None,
+            dynamic_shapes=tree_map(_dynamic, example.inputs),
+            dynamo=True,
+            external_data=False,
+            verbose=False,
+        )
+    assert program is not None
+    graph: bytes = program.model_proto.SerializeToString()
+    return graph
+
+
+def _dynamic(arg: Any) -> dict[int, Any] | None:
+    return {0: torch.export.Dim.DYNAMIC} if isinstance(arg, Tensor) and arg.dim() > 0 else None
 
 
 def _first_lines(error: BaseException) -> str:

@@ -26,8 +26,8 @@ class SparseBatchNorm(nn.Module):
 
     .. math:: y_i = a_i\,(\tilde x_i + b_i), \qquad \tilde x_i = \frac{x_i - \mu_i}{\sqrt{\sigma_i^2 + \epsilon}}
 
-    `a` is a `SignedGate`. Where it is zero the whole channel is exactly zero, shift included, and `bias` (b; the shift of
-    an ordinary batch norm is a * b) gets no gradient.
+    `a` is a `SignedGate`. Where it is zero the whole channel is exactly zero, shift included, and `bias` (b; an
+    ordinary batch norm has the shift a * b) gets no gradient.
 
     Args:
         num_features, eps, momentum, affine, track_running_stats: as for `nn.BatchNorm2d`. Without `affine` there is no
