@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 import diffsparse as ds
-from diffsparse.gates import StoredGate
+from diffsparse.gates.gate import StoredGate
 from tests.compaction.gated import VALUES, GatedConv, GatedNet, column
 from tests.compaction.nets import same
 

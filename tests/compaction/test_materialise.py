@@ -9,7 +9,8 @@ from torch import Tensor, nn
 
 import diffsparse as ds
 from diffsparse.compaction.materialise import materialise
-from diffsparse.gates import Source, StoredGate
+from diffsparse.gates import Source
+from diffsparse.gates.gate import StoredGate
 from diffsparse.nn import SparseBatchNorm
 from diffsparse.nn.weighted_sum import WeightedSum
 from tests.compaction.nets import same

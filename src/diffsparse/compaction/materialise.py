@@ -8,7 +8,7 @@ from torch import nn
 from diffsparse.compaction.duplicate import Duplicate
 from diffsparse.errors import SparsityError, require_module
 from diffsparse.gates import GatedModule, Source
-from diffsparse.module_tree import lazy_tensor, memory_of, modules_by_name, tensors_by_name, without_wrappers
+from diffsparse.module_tree import lazy_tensor, memory_of, modules_by_name, without_wrappers
 
 Model = TypeVar("Model", bound=nn.Module)
 
@@ -28,7 +28,7 @@ def check_model(model: Model) -> Model:
 def materialise(model: nn.Module) -> nn.Module:
     """A copy of `model` in which every gated module is an ordinary one."""
     try:
-        return _Materialiser(model).copy()
+        return _Materialiser(model).copy
     except RuntimeError as error:
         raise SparsityError(
             f"{type(model).__name__} cannot be copied: {error}. If it was pruned with torch.nn.utils.prune, call "
@@ -48,17 +48,16 @@ def parameter_sources(model: nn.Module) -> dict[str, Source]:
 
 
 class _Materialiser:
+    """Its `copy` is the model without gates."""
+
     def __init__(self, model: nn.Module) -> None:
-        self._model = model
-        self._memory = {memory_of(tensor) for tensor in tensors_by_name(modules_by_name(model)).values()}
+        self._memory = set[int | None]().union(*map(_memory, modules_by_name(model).values()))
         self._duplicate = Duplicate()
         self._seen: set[nn.Module] = set()
         # copies are known by the identity of what they were made from, which must live as long
         self._made: list[nn.Module] = []
-
-    def copy(self) -> nn.Module:
-        self._settle(self._model)
-        return cast(nn.Module, self._duplicate(self._model))
+        self._settle(model)
+        self.copy = cast(nn.Module, self._duplicate(model))
 
     def _settle(self, module: nn.Module) -> None:
         """Make the ordinary forms of all gated modules in `module`, inner ones first, copies of what they share."""
@@ -78,10 +77,15 @@ class _Materialiser:
 
     def _is_new(self, ordinary: nn.Module) -> bool:
         """Whether it holds nothing of the model, and need not be copied."""
-        tensors = (t for t in (*ordinary._parameters.values(), *ordinary._buffers.values()) if t is not None)
-        memory = set(map(memory_of, tensors))
+        memory = _memory(ordinary)
         plain = not ordinary._modules and id(ordinary) not in self._duplicate.made
         return plain and bool(memory) and None not in memory and memory.isdisjoint(self._memory)
+
+
+def _memory(module: nn.Module) -> set[int | None]:
+    """Where the tensors that it holds itself lie."""
+    tensors = (*module._parameters.values(), *module._buffers.values())
+    return {memory_of(tensor) for tensor in tensors if tensor is not None}
 
 
 def _gated(module: nn.Module) -> GatedModule | None:

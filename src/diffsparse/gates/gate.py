@@ -52,7 +52,6 @@ class Gate(_Wide, ABC):
     def groups(self, values: Tensor) -> tuple[Tensor, ...]:
         """Views of `values` of shape (groups, entries), one row per competition group, one view per kind of group."""
 
-    @torch.no_grad()
     def materialise(self) -> nn.Module:
         """A module that stores the values as they are now, and returns them when called."""
         stored = StoredGate(self(), requires_grad=self.alpha.requires_grad)

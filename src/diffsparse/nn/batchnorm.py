@@ -88,15 +88,14 @@ class SparseBatchNorm(nn.Module):
         normalised: Tensor = self.statistics(input, scale.to(dtype), None if shift is None else shift.to(dtype))
         return normalised
 
-    @torch.no_grad()
     def materialise(self) -> nn.Module:
         """The batch norm of PyTorch with weight a and bias a * b. Without `affine` its bias is zero and frozen."""
         require_own_forward(self, SparseBatchNorm)
         scale, shift = self.scale_and_shift()
-        of = self.statistics
-        like = self.bias if self.bias is not None else of.running_mean if of.running_mean is not None else scale
+        of, own = self.statistics, self.bias
+        like = own if own is not None else of.running_mean if of.running_mean is not None else scale
         weight = nn.Parameter(scale.to(like, copy=True), requires_grad=self.gate.alpha.requires_grad)
-        trained = self.bias is not None and self.bias.requires_grad
+        trained = own is not None and own.requires_grad
         bias = nn.Parameter(torch.zeros_like(weight) if shift is None else shift.to(like), requires_grad=trained)
         # without tensors of its own at first: they would be drawn and thrown away
         norm = self.ordinary(of.num_features, of.eps, of.momentum, False, False)

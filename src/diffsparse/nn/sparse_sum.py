@@ -67,7 +67,6 @@ class SparseSum(nn.Module):
             return torch.zeros_like(self.components[0](*args, **kwargs))
         return total
 
-    @torch.no_grad()
     def materialise(self) -> nn.Module:
         """The sum with its weights stored; it shares the components."""
         require_own_forward(self, SparseSum)
