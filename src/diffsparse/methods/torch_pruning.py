@@ -18,6 +18,7 @@ from diffsparse.measuring import measure
 from diffsparse.methods.method import Cut, Method, register_method
 from diffsparse.methods.scales import channels, check_targets
 from diffsparse.methods.settings import Sparsifying
+from diffsparse.module_tree import copy_training_flags
 from diffsparse.undisturbed import undisturbed
 
 STEP = 1 / 400
@@ -80,8 +81,7 @@ class TorchPruning(Method):
                 f"torch-pruning failed on {type(model).__name__}: {type(error).__name__}: {error}"
             ) from error
         _check_runs(model, small, example)
-        for old, new in zip(model.modules(), small.modules(), strict=True):
-            new.training = old.training
+        copy_training_flags(model, small)
         before, after = channels(model), channels(small)
         return Cut(model=small, compacted=None, removed=Count(zero=before - after, total=before))
 
