@@ -23,8 +23,7 @@ from diffsparse.nn import (
     SparseBatchNorm3d,
     SparseSum,
 )
-from diffsparse.penalties import L1, ExclusiveL12, GroupL21, Lp, Penalty, ProximalStep
-from diffsparse.penalties.strength import GradualStrength
+from diffsparse.penalties import L1, ExclusiveL12, GradualStrength, GroupL21, Lp, Norm, Penalty, ProximalStep
 from diffsparse.version import __version__ as __version__
 
 __all__ = [
@@ -39,6 +38,7 @@ __all__ = [
     "Lp",
     "MatrixGate",
     "Measurement",
+    "Norm",
     "Penalty",
     "Plan",
     "ProximalStep",
