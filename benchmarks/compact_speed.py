@@ -22,7 +22,7 @@ from diffsparse.compaction.analyse import Analysis
 from diffsparse.compaction.apply import shrink_in_place
 from diffsparse.compaction.capture import capture
 from diffsparse.compaction.materialise import bake
-from diffsparse.compaction.plan_tensors import write_numbers
+from diffsparse.compaction.plan_tensors import write_plan_tensors
 from diffsparse.compaction.planner import make_plan
 from diffsparse.models import PreResNet, create
 from diffsparse.models.preresnet import Bottleneck
@@ -179,7 +179,7 @@ def _record_and_cut(model: nn.Module, x: Tensor) -> None:
     """The part that a pruner does as well: no copy, no verification."""
     graph, _ = capture(model.eval(), (x,), {})
     plan, numbers = make_plan(Analysis(graph))
-    write_numbers(shrink_in_place(model, plan), numbers)
+    write_plan_tensors(shrink_in_place(model, plan), numbers)
 
 
 def _torch_pruning(model: nn.Module, x: Tensor) -> None:

@@ -48,7 +48,7 @@ def test_without_narrowing_tensors_keep_their_width_and_layers_shrink() -> None:
 def test_without_trust_a_reshape_with_sizes_is_rigid() -> None:
     model = tiny(lambda y: y.view(y.shape[0], -1, 64).relu().view(y.shape), dead=[0])
     assert chosen(analysed(model).layers[0][1].output.keep) == complement(0)
-    assert analysed(model, trusting=False).layers[1][1].output.keep.all()
+    assert analysed(model, trust_reshape_sizes=False).layers[1][1].output.keep.all()
 
 
 def test_a_dead_block_is_one_node_that_passes_its_input_on() -> None:

@@ -97,7 +97,7 @@ def test_what_does_not_depend_on_the_input_is_known_unless_made_at_random() -> N
 
     graph = recorded(tiny(Offset()))
     assert node_of(graph, "exp").output.known
-    assert not node_of(graph, "exp").output.touched
+    assert not node_of(graph, "exp").output.depends_on_input
     assert not node_of(graph, "rand_like").output.known
 
 
@@ -150,13 +150,13 @@ def test_results_are_the_tensors_returned_and_the_output_is_passed_on() -> None:
             return {"a": x.exp(), "b": x}
 
     graph, output = capture(Two(), (X,), {})
-    assert [value.touched for value in graph.results] == [True, True]
+    assert [value.depends_on_input for value in graph.results] == [True, True]
     assert torch.equal(output["a"], X.exp())
 
 
 def test_keyword_arguments_are_inputs() -> None:
     graph, _ = capture(tiny(), (), {"x": X})
-    assert graph.nodes[0].inputs[0].touched
+    assert graph.nodes[0].inputs[0].depends_on_input
     assert not graph.results[0].known
 
 

@@ -1,5 +1,7 @@
 """Which channels are read, which stay: from a recorded run to the widths of every layer."""
 
+from typing import Literal, TypeAlias
+
 import numpy as np
 from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
@@ -10,6 +12,8 @@ from diffsparse.compaction.rules.base import Rule, pin, read_all, tracked, unite
 from diffsparse.compaction.rules.layer import Layer
 from diffsparse.compaction.rules.movement import names_sizes
 
+UnseenReads: TypeAlias = Literal["none", "unread", "all"]
+
 
 class Passed(Rule):
     """Stands for a module that gives its input back."""
@@ -17,7 +21,7 @@ class Passed(Rule):
     def needs(self, node: Node) -> None:
         node.inputs[0].need |= node.output.need
 
-    def couple(self, node: Node) -> bool:
+    def unify_widths(self, node: Node) -> bool:
         return unite([node.inputs[0], node.output])
 
 
@@ -27,7 +31,7 @@ class Emitted(Rule):
     def needs(self, node: Node) -> None:
         """Nothing is read."""
 
-    def couple(self, node: Node) -> bool:
+    def unify_widths(self, node: Node) -> bool:
         return False
 
 
@@ -38,9 +42,9 @@ class Analysis:
         graph: the recorded run, with forward facts.
         narrow: whether tensors between layers may become narrower; if not, every layer is wrapped so that the code
             between them sees the original widths.
-        trusting: whether a reshape that was given sizes is taken to have computed them from the tensor.
-        doubt: 0 if everything that reads a tensor was recorded; 1 if what nobody was seen to read counts as read, 2 if
-            everything does.
+        trust_reshape_sizes: whether a reshape that was given sizes is taken to have computed them from the tensor.
+        assume_unseen_reads: whether code that the recorder cannot see may read tensors: "none", "unread" (any tensor
+            that nothing was seen to read) or "all".
         round_to: widths become multiples of this.
     """
 
@@ -49,8 +53,8 @@ class Analysis:
         graph: Graph,
         *,
         narrow: bool = True,
-        trusting: bool = True,
-        doubt: int = 0,
+        trust_reshape_sizes: bool = True,
+        assume_unseen_reads: UnseenReads = "none",
         round_to: int = 1,
     ) -> None:
         self.graph = graph
@@ -58,15 +62,15 @@ class Analysis:
         self.removed: dict[str, Call] = {}
         self.emitted: dict[str, Call] = {}
         self._unread: set[str] = set()
-        self._sized = any(len(v.shape) > 2 for node in graph.nodes for v in node.inputs if v.touched)
+        self._sized = any(len(v.shape) > 2 for node in graph.nodes for v in node.inputs if v.depends_on_input)
         # a constant that nobody reads needs no map: its layers are taken one by one
         while True:
             self.nodes = self._without_dead_modules()
             self.values = self._find_values()
             self._free_layers()
-            self._find_needs(doubt)
+            self._find_needs(assume_unseen_reads)
             for node in self.nodes:
-                node.rigid |= names_sizes(node) and (not trusting or _shows_nothing(node))
+                node.rigid |= names_sizes(node) and (not trust_reshape_sizes or _shows_nothing(node))
             unread = {name for name, call in self.emitted.items() if call.output and not some(call.output.need)}
             if not unread:
                 break
@@ -86,7 +90,7 @@ class Analysis:
     def _find_values(self) -> list[Value]:
         """Every value of the nodes, once, with nothing needed or kept of it yet."""
         seen = {id(v): v for node in self.nodes for v in (*node.inputs, *node.outputs)}
-        for value in [v.labels[0] for v in seen.values() if v.labels is not None]:
+        for value in [v.channel_of_entry[0] for v in seen.values() if v.channel_of_entry is not None]:
             seen[id(value)] = value
         for value in self.graph.results:
             seen[id(value)] = value
@@ -106,7 +110,7 @@ class Analysis:
         for call in self.graph.calls:
             if call.first_node in inside or counts[call.module] > 1 or call.parent is None:
                 continue
-            rule = self._fate(call)
+            rule = self._rule_if_dead(call)
             if rule is None:
                 continue
             (self.removed if isinstance(rule, Passed) else self.emitted)[call.name] = call
@@ -119,9 +123,15 @@ class Analysis:
         numbered = enumerate(self.graph.nodes)
         return [replaced.get(index, node) for index, node in numbered if index in replaced or index not in inside]
 
-    def _fate(self, call: Call) -> Rule | None:
+    def _rule_if_dead(self, call: Call) -> Rule | None:
         start, out = call.input, call.output
-        if start is None or out is None or call.last_node == call.first_node or not start.touched or not out.axis:
+        if (
+            start is None
+            or out is None
+            or call.last_node == call.first_node
+            or not start.depends_on_input
+            or not out.axis
+        ):
             return None
         passes = out.axis == start.axis and out is not start and out.origin is start.origin
         emits = out.known and not every(out.fixed) and call.name not in self._unread
@@ -170,11 +180,14 @@ class Analysis:
 
     # Backward facts and widths --------------------------------------------------------------------------------------
 
-    def _find_needs(self, doubt: int) -> None:
-        seen = {id(value) for node in self.nodes for value in node.inputs} if doubt == 1 else set()
-        doubtful = [value for value in self.values if id(value) not in seen] if doubt else []
-        for value in [*self.graph.results, *doubtful]:
+    def _find_needs(self, assume_unseen_reads: UnseenReads) -> None:
+        for value in self.graph.results:
             read_all(value)
+        if assume_unseen_reads != "none":
+            seen = {id(value) for node in self.nodes for value in node.inputs}
+            for value in self.values:
+                if assume_unseen_reads == "all" or id(value) not in seen:
+                    read_all(value)
         for node in reversed(self.nodes):
             node.rule.needs(node)
 
@@ -185,7 +198,7 @@ class Analysis:
         pin(self.graph.results)
         for node, layer in self.layers:
             if layer.free:
-                node.rule.couple(node)
+                node.rule.unify_widths(node)
         self._settle()
         empty = [value for value in values if not some(value.keep)]
         for value in empty:
@@ -204,7 +217,7 @@ class Analysis:
         while changed:
             order, changed = order[::-1], False
             for node in order:
-                changed |= node.rule.couple(node)
+                changed |= node.rule.unify_widths(node)
 
     def _round(self, values: list[Value]) -> None:
         for value in values:

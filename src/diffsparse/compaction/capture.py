@@ -67,7 +67,7 @@ class _Recorder(TorchFunctionMode):
 
     def value(self, tensor: Tensor) -> Value:
         """The value of `tensor`; of a tensor never seen before nothing is known."""
-        return self._values.get(id(tensor)) or self.note(tensor, Value(tuple(tensor.shape), touched=True))
+        return self._values.get(id(tensor)) or self.note(tensor, Value(tuple(tensor.shape), depends_on_input=True))
 
     def note(self, tensor: Tensor, value: Value) -> Value:
         """From now on `tensor` has this value."""
@@ -81,7 +81,7 @@ class _Recorder(TorchFunctionMode):
         del self.alive[key], self._values[key]
 
     def watch(self) -> list[RemovableHandle]:
-        """Be told of every call of a module."""
+        """Watch every call of a module."""
         # hooks for all modules are quicker than one on each, but run in front of those that a module has of its own
         hooked = {module for module in self.names if module._forward_hooks}
 
@@ -113,7 +113,7 @@ class _Recorder(TorchFunctionMode):
         call.last_node = len(self.graph.nodes)
         if isinstance(output, Tensor):
             call.output = self.value(output)
-            if call.output.known and call.output.touched and output.dim() > 0:
+            if call.output.known and call.output.depends_on_input and output.dim() > 0:
                 call.data = output.detach()[:1].clone()
 
     def _described(self, things: Iterable[Any], inputs: list[Value]) -> tuple[Any, ...]:
@@ -159,12 +159,12 @@ class _Recorder(TorchFunctionMode):
         in_place = is_in_place(op, spelled_in_place, kwargs)
         if in_place and not made:
             made = list(tensors_in((args, kwargs)))[:1]
-        touched, known = False, bool(inputs)
+        depends, known = False, bool(inputs)
         for value in inputs:
-            touched, known = touched or value.touched, known and value.known
+            depends, known = depends or value.depends_on_input, known and value.known
         # what is made from nothing may be made from sizes, or at random; a number may come from data
         known = known and op not in RANDOM and not takes_number(op, args, kwargs)
-        outputs = [Value(tuple(t.shape), known=known, touched=touched) for t in made]
+        outputs = [Value(tuple(t.shape), known=known, depends_on_input=depends) for t in made]
         for tensor, value in zip(made, outputs, strict=True):
             value.number = single_number(tensor) if known else None
         node = Node(op, positional, named, inputs, outputs, result, self.stack[-1] if self.stack else None)
@@ -206,7 +206,7 @@ class _Recorder(TorchFunctionMode):
         for tensor in others:
             old = self.value(tensor)
             if old.parameter is None:
-                new = Value(tuple(tensor.shape), touched=True)
+                new = Value(tuple(tensor.shape), depends_on_input=True)
                 node.inputs.append(old)
                 node.outputs.append(new)
                 self._values[id(tensor)] = new
@@ -225,7 +225,7 @@ def capture(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     """Run `model`, which is in eval mode, once; return the graph and the model's output."""
     recorder = _Recorder(model)
     for tensor in tensors_in((args, kwargs)):
-        recorder.note(tensor, Value(tuple(tensor.shape), touched=True))
+        recorder.note(tensor, Value(tuple(tensor.shape), depends_on_input=True))
     handles = recorder.watch()
     try:
         with torch.no_grad(), recorder:

@@ -21,7 +21,7 @@ class Value:
         shape: in the recorded run.
         parameter: qualified name, if it is a parameter or buffer of the model.
         known: whether the whole tensor is the same for every input.
-        touched: whether the recorded run computed it from the model's input.
+        depends_on_input: whether the recorded run computed it from the model's input.
         number: what it holds, if it is a single number that was computed and is the same for every input.
     """
 
@@ -34,7 +34,7 @@ class Value:
     """That number, for fixed channels."""
     same_as: "Value | None" = None
     """A value that this one always equals, entry by entry."""
-    labels: "tuple[Value, Tensor] | None" = None
+    channel_of_entry: "tuple[Value, Tensor] | None" = None
     """For a reshape in progress: the value it comes from, and the channel of that value at every entry."""
     taken_from: "tuple[Value, np.ndarray[Any, np.dtype[np.int64]]] | None" = None
     """For a value that only moves entries of another: that one, and its channel at each channel of this one."""
@@ -49,13 +49,13 @@ class Value:
         *,
         parameter: str | None = None,
         known: bool = False,
-        touched: bool = False,
+        depends_on_input: bool = False,
         number: float | None = None,
     ) -> None:
         self.shape = shape
         self.parameter = parameter
         self.known = known
-        self.touched = touched
+        self.depends_on_input = depends_on_input
         self.number = number
 
     def __repr__(self) -> str:

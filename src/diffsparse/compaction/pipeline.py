@@ -13,7 +13,7 @@ from diffsparse.compaction.capture import capture
 from diffsparse.compaction.graph import Graph
 from diffsparse.compaction.materialise import bake, check_model
 from diffsparse.compaction.plan import Kept, Plan
-from diffsparse.compaction.plan_tensors import write_numbers
+from diffsparse.compaction.plan_tensors import write_plan_tensors
 from diffsparse.compaction.planner import make_plan
 from diffsparse.compaction.verify import Trials, copied, default_tolerance, same_draws
 from diffsparse.errors import SparsityError, SparsityWarning, require_number, require_whole
@@ -74,11 +74,11 @@ class Compacted(Generic[Model]):
 # How far the code between layers is trusted to work at other widths: first fully, at last not at all. The last two
 # serve code that no recorder sees into, such as vmapped functions.
 _ATTEMPTS: tuple[dict[str, Any], ...] = (
-    {"narrow": True, "trusting": True},
-    {"narrow": True, "trusting": False},
-    {"narrow": False, "trusting": False},
-    {"narrow": False, "trusting": False, "doubt": 1},
-    {"narrow": False, "trusting": False, "doubt": 2},
+    {"narrow": True, "trust_reshape_sizes": True},
+    {"narrow": True, "trust_reshape_sizes": False},
+    {"narrow": False, "trust_reshape_sizes": False},
+    {"narrow": False, "trust_reshape_sizes": False, "assume_unseen_reads": "unread"},
+    {"narrow": False, "trust_reshape_sizes": False, "assume_unseen_reads": "all"},
 )
 
 
@@ -141,9 +141,9 @@ def compact(
         plan, numbers = make_plan(Analysis(graph, round_to=round_to, **attempt), fold)
         if strict and plan.kept:
             raise SparsityError(f"strict=True, but some layers cannot be made narrower:\n{plan}")
-        trials.ask(small, any_size=not plan.needs_size)
+        trials.note_answers(small, any_size=not plan.needs_size)
         try:
-            write_numbers(shrink_in_place(small, plan), numbers)
+            write_plan_tensors(shrink_in_place(small, plan), numbers)
             difference = trials.check(small, any_size=not plan.needs_size)
         except Exception as error:
             # the user's own code runs here, and may raise anything at a width it does not expect
@@ -171,7 +171,7 @@ def recorded(model: nn.Module, example: Example) -> tuple[Graph, Any]:
 
 
 def _warn_of_reads(model: nn.Module, graph: Graph) -> None:
-    reads = [node for node in graph.nodes if not node.outputs and any(value.touched for value in node.inputs)]
+    reads = [node for node in graph.nodes if not node.outputs and any(value.depends_on_input for value in node.inputs)]
     if reads:
         where = ", ".join(sorted({f"'{node.call.name}'" for node in reads if node.call and node.call.name}))
         warnings.warn(

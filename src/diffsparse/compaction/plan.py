@@ -131,12 +131,14 @@ class Plan:
             return "nothing to remove"
         names = [name or "(model)" for name in self.layers]
         width = max((len(name) for name in names), default=0)
-        lines = [f"{name:<{width}}  {_words(layer)}" for name, layer in zip(names, self.layers.values(), strict=True)]
+        lines = [
+            f"{name:<{width}}  {_describe(layer)}" for name, layer in zip(names, self.layers.values(), strict=True)
+        ]
         lines += [f"kept {entry.layer or '(model)'}: {entry.reason}" for entry in self.kept]
         return "\n".join(lines)
 
 
-def _words(layer: LayerPlan) -> str:
+def _describe(layer: LayerPlan) -> str:
     parts = [f"{key} {pair[0]} -> {pair[1]}" for key, pair in (("in", layer.inputs), ("out", layer.outputs)) if pair]
     parts += [layer.what] if layer.what != "sliced" else []
     if layer.input_size is not None:

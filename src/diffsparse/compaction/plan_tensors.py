@@ -9,7 +9,7 @@ from diffsparse.compaction.adaptors import FILL, Constant, ConstantMap
 
 
 @dataclass
-class Numbers:
+class PlanTensors:
     """Tensors that a plan leaves room for, by the name of the layer."""
 
     bias: dict[str, Tensor] = field(default_factory=dict)
@@ -29,7 +29,7 @@ class Numbers:
 
 
 @torch.no_grad()
-def write_numbers(model: nn.Module, numbers: Numbers) -> None:
+def write_plan_tensors(model: nn.Module, numbers: PlanTensors) -> None:
     """Write them into a model that the plan was applied to."""
     for name, extra in numbers.bias.items():
         bias = model.get_submodule(name).bias

@@ -11,18 +11,18 @@ from diffsparse.compaction.analyse import Analysis
 from diffsparse.compaction.fold import fold_batch_norms
 from diffsparse.compaction.graph import Call, Graph, Mask, Node, every, how_many, some
 from diffsparse.compaction.plan import Kept, LayerPlan, Plan, TensorSlice
-from diffsparse.compaction.plan_tensors import Numbers
+from diffsparse.compaction.plan_tensors import PlanTensors
 from diffsparse.compaction.rules.layer import Layer
 from diffsparse.compaction.rules.layers import fold_into_bias
 from diffsparse.compaction.rules.pointwise import Pointwise
 from diffsparse.nn.weighted_sum import WeightedSum
 
 
-def make_plan(analysis: Analysis, fold: bool = False) -> tuple[Plan, Numbers]:
+def make_plan(analysis: Analysis, fold: bool = False) -> tuple[Plan, PlanTensors]:
     """The plan of an analysis, with batch norms folded into the layers in front of them if `fold`."""
     tensors: dict[str, TensorSlice] = {}
-    layers = {name: LayerPlan(what=_farewell(call)) for name, call in analysis.removed.items()}
-    numbers = Numbers()
+    layers = {name: LayerPlan(what=_leaving_action(call)) for name, call in analysis.removed.items()}
+    numbers = PlanTensors()
     for name, call in analysis.emitted.items():
         out, start, data = call.output, call.input, call.data
         assert out is not None
@@ -64,7 +64,7 @@ def make_plan(analysis: Analysis, fold: bool = False) -> tuple[Plan, Numbers]:
     return plan, numbers
 
 
-def _farewell(call: Call) -> str:
+def _leaving_action(call: Call) -> str:
     """A module leaves a `Sequential` that runs it; anyone else may count or index what it holds."""
     around = call.parent
     plain = around is not None and type(around.module).forward is nn.Sequential.forward
@@ -117,7 +117,7 @@ def _plan_layer(
     graph: Graph,
     tensors: dict[str, TensorSlice],
     layers: dict[str, LayerPlan],
-    numbers: Numbers,
+    numbers: PlanTensors,
 ) -> None:
     assert layer.call is not None
     name, out = layer.call.name, node.output
@@ -147,7 +147,7 @@ def _plan_layer(
     )
 
 
-def _plan_constant(node: Node, layer: Layer, layers: dict[str, LayerPlan], numbers: Numbers) -> None:
+def _plan_constant(node: Node, layer: Layer, layers: dict[str, LayerPlan], numbers: PlanTensors) -> None:
     assert layer.call is not None
     name, out = layer.call.name, node.output
     layers[name] = LayerPlan(
@@ -220,8 +220,8 @@ def _kept(analysis: Analysis) -> tuple[Kept, ...]:
         reason = node.rule.refusal(node)
         if not reason:
             continue
-        pins = any(v.axis is not None or v.labels is not None for v in node.inputs)
-        owns = any(v.parameter is not None for v in node.inputs) and any(v.touched for v in node.inputs)
+        pins = any(v.axis is not None or v.channel_of_entry is not None for v in node.inputs)
+        owns = any(v.parameter is not None for v in node.inputs) and any(v.depends_on_input for v in node.inputs)
         if pins or owns:
             known = reasons.setdefault(node.call.name if node.call is not None else "", [])
             if reason not in known:

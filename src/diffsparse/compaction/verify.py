@@ -95,12 +95,12 @@ class Trials:
         self._answer = answer
         self._others: dict[bool, list[tuple[Any, Any]]] = {}
 
-    def ask(self, original: nn.Module, *, any_size: bool = True) -> None:
+    def note_answers(self, original: nn.Module, *, any_size: bool = True) -> None:
         """Let the original answer, before anything is done to it; `any_size` as for the compact model to come."""
         if any_size not in self._others:
             answered = ((trial, _answer(original, trial)) for trial in _trials(self._example, any_size))
-            told = [(trial, answer) for trial, answer in _until_telling(answered) if answer is not None]
-            self._others[any_size] = told[-1:]
+            taken = [(trial, answer) for trial, answer in _until_telling(answered) if answer is not None]
+            self._others[any_size] = taken[-1:]
 
     def check(self, compacted: nn.Module, *, any_size: bool = True) -> float:
         """The largest difference; raise if it is more than the tolerance."""

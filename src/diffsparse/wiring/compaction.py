@@ -75,5 +75,5 @@ def _difference(model: nn.Module, fast: nn.Module, example: Example, tolerance: 
     given = (example.args, example.kwargs)
     with undisturbed(model, device=example.device):
         trials = Trials(*given, run_on_copies(model, given), tolerance)
-        trials.ask(model, any_size=any_size)
+        trials.note_answers(model, any_size=any_size)
     return trials.check(fast, any_size=any_size)

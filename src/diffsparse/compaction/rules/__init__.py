@@ -17,7 +17,7 @@ def describe(node: Node, graph: Graph) -> Rule:
     """The rule of `node`, once its facts are derived; the opaque rule where none applies."""
     rule = RULES.get(node.op)
     if rule is not None and node.outputs:
-        if rule.facts(node, graph):
+        if rule.infer(node, graph):
             return rule
         node.reason = rule.reason
     return OPAQUE

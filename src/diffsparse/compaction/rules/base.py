@@ -12,13 +12,13 @@ class Rule:
     """The least that can be said of an operator: it reads all of its operands, at their full width.
 
     Subclasses describe one kind of operator in three sentences: which channels of the output are fixed given the
-    input's (`facts`), which channels of the inputs are read given what is read of the output (`needs`), and which
-    channels must be physically there together (`couple`).
+    input's (`infer`), which channels of the inputs are read given what is read of the output (`needs`), and which
+    channels must be physically there together (`unify_widths`).
     """
 
     reason: ClassVar[str] = "an operation without a rule"
 
-    def facts(self, node: Node, graph: Graph) -> bool:
+    def infer(self, node: Node, graph: Graph) -> bool:
         """Say what is known of the outputs; False if this rule does not apply after all."""
         return True
 
@@ -27,7 +27,7 @@ class Rule:
         for value in node.inputs:
             read_all(value)
 
-    def couple(self, node: Node) -> bool:
+    def unify_widths(self, node: Node) -> bool:
         """Make the channels that are physically there fit each other; whether anything changed."""
         return pin([*node.inputs, *node.outputs])
 
@@ -48,7 +48,7 @@ OPAQUE = Opaque()
 
 def tracked(value: Value) -> Value:
     """The value whose channels `value` shows: itself, or where a reshape in progress started."""
-    return value if value.labels is None else value.labels[0]
+    return value if value.channel_of_entry is None else value.channel_of_entry[0]
 
 
 def read_all(value: Value) -> None:

@@ -102,6 +102,6 @@ def layer_of(node: Node, axis: int, roles: dict[str, tuple[int, str]]) -> Layer 
             return None
         names[role] = value.parameter
     source: Value = argument(node, 0, "input")
-    if source.labels is None and (source.axis is None or source.axis == axis):
+    if source.channel_of_entry is None and (source.axis is None or source.axis == axis):
         return Layer(source, node.output, names)
-    return Layer(Value(source.shape, touched=True), node.output, names, given=source)
+    return Layer(Value(source.shape, depends_on_input=True), node.output, names, given=source)

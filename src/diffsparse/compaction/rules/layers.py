@@ -21,7 +21,7 @@ class Matrix(Rule):
         self.spatial = spatial
         self.transposed = transposed
 
-    def facts(self, node: Node, graph: Graph) -> bool:
+    def infer(self, node: Node, graph: Graph) -> bool:
         out = node.output
         axis = len(out.shape) - 1 - self.spatial
         layer = layer_of(node, axis, self._roles) if axis >= 0 else None
@@ -96,7 +96,7 @@ class Matrix(Rule):
         read = np.logical_or.reduce(pairs & rows.reshape(layer.groups, -1, 1), axis=1) & live
         return np.asarray(read.reshape(-1))
 
-    def couple(self, node: Node) -> bool:
+    def unify_widths(self, node: Node) -> bool:
         layer, out = node.layer, node.output
         source = layer.input
         if layer.free:
@@ -129,7 +129,7 @@ class BatchNorm(Rule):
         "bias": (4, "bias"),
     }
 
-    def facts(self, node: Node, graph: Graph) -> bool:
+    def infer(self, node: Node, graph: Graph) -> bool:
         layer = layer_of(node, 1, self._roles)
         if layer is None:
             return False
@@ -148,7 +148,7 @@ class BatchNorm(Rule):
         layer.rows = layer.columns = out.need & ~out.fixed if layer.free else out.need.copy()
         layer.read_operand()
 
-    def couple(self, node: Node) -> bool:
+    def unify_widths(self, node: Node) -> bool:
         layer, out = node.layer, node.output
         source = layer.input
         changed: bool = layer.keep_operand()

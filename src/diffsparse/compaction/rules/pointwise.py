@@ -23,7 +23,7 @@ def _common_axis(values: list[Value]) -> int | None:
     """Where the channels of all these values lie, counted from the end; None if they do not lie along one dimension."""
     common = None
     for value in values:
-        if value.labels is not None:
+        if value.channel_of_entry is not None:
             return None
         if value.axis is not None:
             axis = value.axis - len(value.shape)
@@ -42,10 +42,10 @@ class Pointwise(Rule):
 
     reason = "operands whose channels lie along different dimensions"
 
-    def facts(self, node: Node, graph: Graph) -> bool:
+    def infer(self, node: Node, graph: Graph) -> bool:
         out = node.output
         from_the_end = _common_axis(node.inputs)
-        if from_the_end is None or not isinstance(node.result, Tensor) or out.labels is not None:
+        if from_the_end is None or not isinstance(node.result, Tensor) or out.channel_of_entry is not None:
             return False
         axis = from_the_end + len(out.shape)
         if axis < 0:
@@ -119,12 +119,12 @@ class Pointwise(Rule):
 
     def needs(self, node: Node) -> None:
         for operand in node.operands:
-            if operand.dim is None or operand.value.labels is not None:
+            if operand.dim is None or operand.value.channel_of_entry is not None:
                 read_all(operand.value)
             elif operand.value.axis is not None:
                 operand.value.need |= node.output.need
 
-    def couple(self, node: Node) -> bool:
+    def unify_widths(self, node: Node) -> bool:
         if node.rigid:
             return pin([node.output, *node.inputs])
         operands = [o for o in node.operands if o.value.axis is not None]
@@ -148,17 +148,17 @@ class PRelu(Pointwise):
         value, slope = node.inputs
         return [Operand(value, axis), Operand(slope, 0 if slope.shape[0] > 1 else None)]
 
-    def facts(self, node: Node, graph: Graph) -> bool:
-        return node.inputs[0].axis == 1 and super().facts(node, graph)
+    def infer(self, node: Node, graph: Graph) -> bool:
+        return node.inputs[0].axis == 1 and super().infer(node, graph)
 
 
 class Identity(Pointwise):
     """Gives its operand back: dropout in eval mode, contiguous, clone."""
 
-    def facts(self, node: Node, graph: Graph) -> bool:
+    def infer(self, node: Node, graph: Graph) -> bool:
         if node.op.endswith("dropout") and node.kwargs.get("training", False) is True:
             return False
-        if not super().facts(node, graph):
+        if not super().infer(node, graph):
             return False
         node.output.same_as = node.inputs[0]
         return True

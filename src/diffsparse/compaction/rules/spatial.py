@@ -19,7 +19,7 @@ class Spatial(Rule):
     def __init__(self, dims: int | None = None) -> None:
         self.dims = dims
 
-    def facts(self, node: Node, graph: Graph) -> bool:
+    def infer(self, node: Node, graph: Graph) -> bool:
         source, out = node.inputs[0], node.output
         if source.axis is None or not isinstance(node.result, Tensor) or len(node.inputs) != 1:
             return False
@@ -42,7 +42,7 @@ class Spatial(Rule):
     def needs(self, node: Node) -> None:
         node.inputs[0].need |= node.output.need
 
-    def couple(self, node: Node) -> bool:
+    def unify_widths(self, node: Node) -> bool:
         return unite([node.inputs[0], node.output])
 
 
