@@ -11,7 +11,18 @@ PACKAGE = Path(__file__).parent.parent / "src" / "diffsparse"
 
 # From the bottom up; a unit may import its own line and the lines below.
 LINES = [
-    {"errors", "example", "files", "functional", "module_tree", "registry", "selection", "undisturbed", "version"},
+    {
+        "errors",
+        "example",
+        "files",
+        "functional",
+        "module_tree",
+        "plain",
+        "registry",
+        "selection",
+        "undisturbed",
+        "version",
+    },
     {"gates", "penalties"},
     {"gating", "nn"},
     {"checkpoint", "compaction", "export", "measuring"},

@@ -6,12 +6,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from diffsparse.compaction.actions import Action, Fold, Slice
 from diffsparse.compaction.analyse import Analysis
 from diffsparse.compaction.graph import Node, Value, read_counts
-from diffsparse.compaction.plan import LayerPlan, Plan
+from diffsparse.compaction.plan import Plan
 from diffsparse.compaction.rules.layer import Layer
-
-_GONE = {"removed", "identity", "constant", "map"}
 
 
 def fold_batch_norms(analysis: Analysis, plan: Plan) -> tuple[Plan, dict[str, tuple[Tensor, Tensor]]]:
@@ -24,9 +23,9 @@ def fold_batch_norms(analysis: Analysis, plan: Plan) -> tuple[Plan, dict[str, tu
         before, after = front.call.name, norm.call.name
         if _is_gone(before, plan) or _is_gone(after, plan):
             continue
-        bare = LayerPlan(what="sliced", outputs=(len(front.rows), int(front.rows.sum())))
-        layers[before] = replace(layers.get(before, bare), adds_bias="bias" not in front.tensors)
-        layers[after] = replace(layers.get(after, LayerPlan(what="folded")), what="folded")
+        sliced = layers.get(before, Slice(outputs=(len(front.rows), int(front.rows.sum()))))
+        layers[before] = replace(sliced, adds_bias="bias" not in front.tensors)  # type: ignore[call-arg]
+        layers[after] = _folded(layers.get(after))
         affine[before] = _affine(analysis, norm)
     return replace(plan, layers=layers), affine
 
@@ -35,7 +34,14 @@ def _is_gone(name: str, plan: Plan) -> bool:
     """Whether the layer, or something that it lies in, leaves the module tree."""
     parts = name.split(".")
     holders = (".".join(parts[:length]) for length in range(1, len(parts) + 1))
-    return any(plan.layers[holder].what in _GONE for holder in holders if holder in plan.layers)
+    return any(plan.layers[holder].drops_module for holder in holders if holder in plan.layers)
+
+
+def _folded(sliced: Action | None) -> Fold:
+    """The action that folds a batch norm which `sliced` would have made narrower."""
+    if not isinstance(sliced, Slice):
+        return Fold()
+    return Fold(outputs=sliced.outputs, expand=sliced.expand, width=sliced.width, dim=sliced.dim)
 
 
 def _pairs(analysis: Analysis) -> list[tuple[Layer, Layer]]:

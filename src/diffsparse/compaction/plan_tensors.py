@@ -42,7 +42,7 @@ def write_plan_tensors(model: nn.Module, numbers: PlanTensors) -> None:
     for name, constant in numbers.constant.items():
         stand_in = model.get_submodule(name)
         assert isinstance(stand_in, Constant | ConstantMap)
-        (stand_in.map if isinstance(stand_in, ConstantMap) else stand_in.numbers).copy_(constant)
+        stand_in.store(constant)
 
 
 def _take_over(layer: nn.Module, scale: Tensor, shift: Tensor) -> None:

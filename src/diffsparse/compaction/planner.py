@@ -7,21 +7,23 @@ import numpy as np
 import torch
 from torch import nn
 
+from diffsparse.compaction.actions import Action, EmitConstant, EmitMap, PassThrough, RaggedSlice, Remove, Slice
 from diffsparse.compaction.analyse import Analysis
 from diffsparse.compaction.fold import fold_batch_norms
 from diffsparse.compaction.graph import Call, Graph, Mask, Node, every, how_many, some
-from diffsparse.compaction.plan import Kept, LayerPlan, Plan, TensorSlice
+from diffsparse.compaction.plan import Kept, Plan
 from diffsparse.compaction.plan_tensors import PlanTensors
 from diffsparse.compaction.rules.layer import Layer
 from diffsparse.compaction.rules.layers import fold_into_bias
 from diffsparse.compaction.rules.pointwise import Pointwise
+from diffsparse.compaction.tensor_slice import TensorSlice
 from diffsparse.nn.weighted_sum import WeightedSum
 
 
 def make_plan(analysis: Analysis, fold: bool = False) -> tuple[Plan, PlanTensors]:
     """The plan of an analysis, with batch norms folded into the layers in front of them if `fold`."""
     tensors: dict[str, TensorSlice] = {}
-    layers = {name: LayerPlan(what=_leaving_action(call)) for name, call in analysis.removed.items()}
+    layers: dict[str, Action] = {name: _leaving_action(call) for name, call in analysis.removed.items()}
     numbers = PlanTensors()
     for name, call in analysis.emitted.items():
         out, start, data = call.output, call.input, call.data
@@ -31,7 +33,7 @@ def make_plan(analysis: Analysis, fold: bool = False) -> tuple[Plan, PlanTensors
         assert data is not None
         kept = data.index_select(out.axis, torch.from_numpy(np.flatnonzero(out.keep)).to(data.device))
         size = [None if dim == start.axis else n for dim, n in enumerate(start.shape)][1:]
-        layers[name] = LayerPlan(what="map", outputs=_pair(out.keep), shape=list(kept.shape[1:]), input_size=size)
+        layers[name] = EmitMap(outputs=_pair(out.keep), shape=list(kept.shape[1:]), input_size=size)
         numbers.constant[name] = kept
     for node, layer in analysis.layers:
         if not layer.free:
@@ -39,7 +41,7 @@ def make_plan(analysis: Analysis, fold: bool = False) -> tuple[Plan, PlanTensors
             owner = layer.tensors.get("weight", "").rpartition(".")[0]
             if owner and not (layer.rows.all() and layer.columns.all()):
                 inputs = _pair(layer.columns) if layer.mixes else None
-                layers[owner] = LayerPlan(what="sliced", inputs=inputs, outputs=_pair(layer.rows))
+                layers[owner] = Slice(inputs=inputs, outputs=_pair(layer.rows))
         elif some(layer.rows):
             _plan_layer(node, layer, analysis.graph, tensors, layers, numbers)
         else:
@@ -53,28 +55,26 @@ def make_plan(analysis: Analysis, fold: bool = False) -> tuple[Plan, PlanTensors
     for name, module in analysis.modules.items():
         if isinstance(module, WeightedSum):
             _drop_components(name, module, tensors, layers)
-    gone = {name for name, layer in layers.items() if layer.what in {"removed", "identity", "map", "constant"}}
+    gone = {name for name, action in layers.items() if action.drops_module}
     if gone:
         layers = {name: layer for name, layer in layers.items() if not _inside(name, gone)}
         tensors = {name: kept for name, kept in tensors.items() if not _inside(name, gone)}
-    numbers.forget_all_but({name for name, layer in layers.items() if layer.what not in {"removed", "identity"}})
+    numbers.forget_all_but({name for name, action in layers.items() if not isinstance(action, Remove | PassThrough)})
     plan = Plan(tensors=tensors, layers=layers, kept=_kept(analysis))
     if fold:
         plan, numbers.affine = fold_batch_norms(analysis, plan)
     return plan, numbers
 
 
-def _leaving_action(call: Call) -> str:
+def _leaving_action(call: Call) -> Action:
     """A module leaves a `Sequential` that runs it; anyone else may count or index what it holds."""
     around = call.parent
     plain = around is not None and type(around.module).forward is nn.Sequential.forward
     held = plain and around is not None and len(around.module._modules) > 1
-    return "removed" if held and around is not None and call.name.rpartition(".")[0] == around.name else "identity"
+    return Remove() if held and around is not None and call.name.rpartition(".")[0] == around.name else PassThrough()
 
 
-def _drop_components(
-    name: str, total: WeightedSum, tensors: dict[str, TensorSlice], layers: dict[str, LayerPlan]
-) -> None:
+def _drop_components(name: str, total: WeightedSum, tensors: dict[str, TensorSlice], layers: dict[str, Action]) -> None:
     alive = [i for i, weight in enumerate(total.weights.tolist()) if weight != 0] or [0]
     if len(alive) == len(total.components):
         return
@@ -82,7 +82,7 @@ def _drop_components(
     tensors[f"{prefix}weights"] = TensorSlice(dims={0: alive}, shape=list(total.weights.shape))
     for i, key in enumerate(total.components._modules):
         if i not in alive:
-            layers[f"{prefix}components.{key}"] = LayerPlan(what="removed")
+            layers[f"{prefix}components.{key}"] = Remove()
 
 
 def _inside(name: str, gone: set[str]) -> bool:
@@ -116,7 +116,7 @@ def _plan_layer(
     layer: Layer,
     graph: Graph,
     tensors: dict[str, TensorSlice],
-    layers: dict[str, LayerPlan],
+    layers: dict[str, Action],
     numbers: PlanTensors,
 ) -> None:
     assert layer.call is not None
@@ -133,8 +133,7 @@ def _plan_layer(
         numbers.fill[name] = torch.from_numpy(np.where(out.fixed, out.numbers, 0.0)[out.keep])
     if every(layer.rows) and every(layer.columns) and select is None and expand is None and not folds:
         return
-    layers[name] = LayerPlan(
-        what="ragged" if layer.ragged else "sliced",
+    sliced = Slice(
         inputs=_pair(layer.columns) if layer.mixes else None,
         outputs=_pair(layer.rows),
         select=select,
@@ -142,18 +141,17 @@ def _plan_layer(
         width=how_many(out.keep),
         dim=_channel_dim(node),
         adds_bias=folds and "bias" not in layer.tensors,
-        groups=_live_groups(layer) if layer.groups > 1 else None,
-        blocks=[list(block) for block in zip(*_block_sizes(layer), strict=True)] if layer.ragged else None,
+        groups=_live_groups(layer) if layer.groups > 1 and not layer.ragged else None,
     )
+    blocks = list(zip(*_block_sizes(layer), strict=True)) if layer.ragged else []
+    layers[name] = RaggedSlice(**vars(sliced), blocks=blocks) if layer.ragged else sliced
 
 
-def _plan_constant(node: Node, layer: Layer, layers: dict[str, LayerPlan], numbers: PlanTensors) -> None:
+def _plan_constant(node: Node, layer: Layer, layers: dict[str, Action], numbers: PlanTensors) -> None:
     assert layer.call is not None
     name, out = layer.call.name, node.output
-    layers[name] = LayerPlan(
-        what="constant",
+    layers[name] = EmitConstant(
         outputs=_pair(out.keep),
-        width=how_many(out.keep),
         dim=_channel_dim(node),
         window=_window(layer.call.module),
         transposed=layer.transposed,

@@ -4,7 +4,7 @@ from typing import TypeVar, cast
 
 from torch import nn
 
-from diffsparse.compaction.apply import held, shrink_in_place
+from diffsparse.compaction.apply import held_tensor, shrink_in_place
 from diffsparse.compaction.materialise import bake, check_model
 from diffsparse.compaction.plan import Plan
 from diffsparse.errors import SparsityError
@@ -53,8 +53,7 @@ def _check_fits(model: nn.Module, plan: Plan) -> None:
         if name not in modules:
             raise SparsityError(f"the plan changes '{name}', which {kind} does not have")
     for name, kept in plan.tensors.items():
-        owner, _, key = name.rpartition(".")
-        tensor = held(modules[owner], key) if owner in modules else None
+        tensor = held_tensor(modules, name)
         if tensor is None:
             raise SparsityError(f"the plan slices '{name}', which {kind} does not have")
         if kept.shape is not None and list(tensor.shape) != kept.shape:

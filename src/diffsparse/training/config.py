@@ -7,7 +7,7 @@ from typing import Any, Literal, get_args, get_type_hints
 
 from diffsparse.errors import SparsityError, require_number, require_whole
 from diffsparse.methods.method import check_targets
-from diffsparse.training.plain import from_plain, to_plain
+from diffsparse.plain import from_plain, to_plain
 
 Method = Literal[
     "plain", "ds", "given-map", "slimming", "proximal-l1", "proximal-l21", "proximal-l12", "torch-pruning", "scratch",
