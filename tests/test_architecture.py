@@ -20,6 +20,7 @@ LINES = [
         "plain",
         "registry",
         "selection",
+        "tensor_tree",
         "undisturbed",
         "version",
     },

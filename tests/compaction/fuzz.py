@@ -20,9 +20,9 @@ from torch import Tensor, nn
 from diffsparse import SparsityWarning
 from diffsparse.compaction import Compacted, Plan, compact
 from diffsparse.compaction.actions import Slice
-from diffsparse.compaction.capture import tensors_in
 from diffsparse.compaction.materialise import bake
 from diffsparse.compaction.verify import Trials
+from diffsparse.tensor_tree import tensors_in
 from tests.compaction.networks import Net, Spec, build, inputs, options, simpler, specification
 
 TOLERANCE = 1e-9

@@ -1,27 +1,13 @@
 """What one run of a model leaves on record."""
 
-from collections import OrderedDict, namedtuple
-from dataclasses import dataclass
-
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from diffsparse.compaction.capture import capture, tensors_in
+from diffsparse.compaction.capture import capture
 from diffsparse.compaction.rules import OPAQUE
 from tests.compaction.tiny import X, node_of, recorded, tiny
-
-
-def test_tensors_are_found_wherever_they_hide() -> None:
-    @dataclass
-    class Box:
-        held: object
-
-    pair = namedtuple("pair", "a b")
-    t = [torch.full((), float(i)) for i in range(6)]
-    thing = [t[0], (t[1], {"x": t[2]}), Box(held=[t[3]]), pair(t[4], None), OrderedDict(y=t[5]), "text", Box]
-    assert [int(found) for found in tensors_in(thing)] == [0, 1, 2, 3, 4, 5]
 
 
 def test_nodes_know_their_module_and_calls_their_place() -> None:

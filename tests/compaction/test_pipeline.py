@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import diffsparse as ds
+from diffsparse.compaction import pipeline
 from diffsparse.models import PreResNet
 from tests.compaction.nets import kill, randomise, same
 
@@ -31,6 +32,8 @@ def test_a_chain_shrinks_to_its_live_channels_and_keeps_its_class() -> None:
     assert small.max_difference < 1e-9
     assert same(model, small.model, torch.randn(3, 3, 9, 11, dtype=torch.float64))
     assert small.after.macs < small.before.macs
+    assert not small.constant_output
+    assert small.fallbacks == ()
     assert list(small.model.state_dict()) == list(model.state_dict())
 
 
@@ -141,6 +144,29 @@ def test_code_that_insists_on_the_original_width_gets_it() -> None:
     assert small.model.b.in_channels == 5
 
 
+def test_attempts_after_the_first_do_not_record_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Asserts(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8))
+            self.b = nn.Conv2d(8, 4, 1)
+
+        def forward(self, x: Tensor) -> Tensor:
+            x = self.a(x)
+            assert x.shape[1] == 8, "eight channels are needed"
+            return self.b(x)
+
+    model = randomise(Asserts())
+    kill(model.a[1], [0, 1, 2])
+    record, runs = pipeline.capture, []
+    monkeypatch.setattr(pipeline, "capture", lambda *given: runs.append(given) or record(*given))
+    small = ds.compact(model, X)
+    assert len(runs) == 1
+    assert small.fallbacks == ("eight channels are needed",) * 2
+    assert (small.model.a[0].out_channels, small.model.b.in_channels) == (5, 5)
+    assert same(model, small.model, torch.randn(3, 3, 9, 11, dtype=torch.float64))
+
+
 def test_strict_names_what_no_rule_describes() -> None:
     model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.GroupNorm(2, 8), nn.Conv2d(8, 4, 1))
     small = ds.compact(model, X.float())
@@ -156,6 +182,7 @@ def test_a_fully_dead_network_gives_its_constant_and_a_warning() -> None:
     kill(model[4])
     with pytest.warns(ds.SparsityWarning, match="no longer depends on its input"):
         small = ds.compact(model, X)
+    assert small.constant_output
     assert same(model, small.model, torch.randn(5, 3, 12, 12, dtype=torch.float64))
     assert small.after.macs == 0
 

@@ -1,8 +1,7 @@
 """Record what a model does by running it once."""
 
 import weakref
-from collections.abc import Iterable, Iterator
-from dataclasses import fields, is_dataclass
+from collections.abc import Iterable
 from functools import cached_property
 from typing import Any
 
@@ -22,31 +21,11 @@ from diffsparse.compaction.rules import OPAQUE, describe
 from diffsparse.compaction.rules.pointwise import takes_number
 from diffsparse.errors import SparsityError
 from diffsparse.module_tree import modules_by_name, tensors_by_name
+from diffsparse.tensor_tree import tensors_in
 
 # Asked for first: most arguments are such, and asking for the type of a tensor is slow.
-_PLAIN = (int, float, bool, str, type(None))
-_PLAIN_TYPES = frozenset(_PLAIN)
+_PLAIN_TYPES = frozenset({int, float, bool, str, type(None)})
 _SEVERAL = (tuple, list)
-
-
-def tensors_in(thing: Any) -> Iterator[Tensor]:
-    """Every tensor inside nested collections, dataclasses and plain objects."""
-    if isinstance(thing, _PLAIN):
-        return
-    if isinstance(thing, Tensor):
-        yield thing
-    elif isinstance(thing, dict):
-        for item in thing.values():
-            yield from tensors_in(item)
-    elif isinstance(thing, list | tuple | set | frozenset):
-        for item in thing:
-            yield from tensors_in(item)
-    elif is_dataclass(thing) and not isinstance(thing, type):
-        for entry in fields(thing):
-            yield from tensors_in(getattr(thing, entry.name))
-    elif hasattr(thing, "__dict__") and not callable(thing):
-        for item in vars(thing).values():
-            yield from tensors_in(item)
 
 
 class _Recorder(TorchFunctionMode):

@@ -9,6 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from diffsparse.module_tree import modules_by_name, tensors_by_name
+
 Mask = np.ndarray[Any, np.dtype[np.bool_]]
 
 _NO_CHANNELS, _NO_NUMBERS = np.zeros(0, bool), np.zeros(0)
@@ -181,6 +183,13 @@ class Graph:
     """Parameters and buffers by name."""
     modules: dict[str, nn.Module] = field(default_factory=dict)
     """Modules by name."""
+
+    def attach(self, model: nn.Module) -> None:
+        """Take modules and tensors from `model`, which is another copy of what was recorded."""
+        self.modules = modules_by_name(model)
+        self.tensors = tensors_by_name(self.modules)
+        for call in self.calls:
+            call.module = self.modules[call.name]
 
     def call_counts(self) -> dict[nn.Module, int]:
         """How often each module was called."""

@@ -38,6 +38,10 @@ class Compacted(Generic[Model]):
     """The model that was compacted."""
     example: Example = field(repr=False)
     """What it was recorded on."""
+    constant_output: bool = False
+    """Whether the output no longer depends on the input."""
+    fallbacks: tuple[str, ...] = ()
+    """Why plans that make more tensors narrower were given up, if any were: the user's code insists on a width."""
 
     @cached_property
     def before(self) -> Measurement:
@@ -125,19 +129,17 @@ def compact(
         require_number("tolerance", tolerance, low=0)
     model = check_model(model)
     example = Example.of(example_inputs)
-    trials: Trials | None = None
-    problem: Exception | None = None
+    small, training = _in_eval_mode(bake(model))
+    graph, answer = recorded(small, example)
+    trials = Trials(example.args, example.kwargs, answer, default_tolerance(small) if tolerance is None else tolerance)
+    _warn_of_reads(model, graph)
+    _warn_of_idle(graph)
+    problems: list[Exception] = []
     for attempt in _ATTEMPTS:
-        small = bake(model)
-        training = any(module.training for module in modules_by_name(small).values())
-        if training:
-            small.eval()
-        graph, answer = recorded(small, example)
-        if trials is None:
-            limit = default_tolerance(small) if tolerance is None else tolerance
-            trials = Trials(example.args, example.kwargs, answer, limit)
-            _warn_of_reads(model, graph)
-            _warn_of_idle(graph)
+        if problems:
+            # the last attempt cut the recorded model up
+            small, _ = _in_eval_mode(bake(model))
+            graph.attach(small)
         plan, numbers = make_plan(Analysis(graph, round_to=round_to, **attempt), fold)
         if strict and plan.kept:
             raise SparsityError(f"strict=True, but some layers cannot be made narrower:\n{plan}")
@@ -147,15 +149,25 @@ def compact(
             difference = trials.check(small, any_size=not plan.needs_size)
         except Exception as error:
             # the user's own code runs here, and may raise anything at a width it does not expect
-            problem = error
+            problems.append(error)
             continue
-        _warn_if_dead(model, graph)
         if training:
             _restore_training(model, small)
+        constant = _is_constant(graph)
+        if constant:
+            _warn_of_constant(model)
         return Compacted(
-            model=cast(Model, small), plan=plan, max_difference=difference, original=model, example=example
+            model=cast(Model, small),
+            plan=plan,
+            max_difference=difference,
+            original=model,
+            example=example,
+            constant_output=constant,
+            fallbacks=tuple(map(str, problems)),
         )
-    raise SparsityError(f"{type(model).__name__} could not be compacted without changing it: {problem}") from problem
+    raise SparsityError(
+        f"{type(model).__name__} could not be compacted without changing it: {problems[-1]}"
+    ) from problems[-1]
 
 
 def recorded(model: nn.Module, example: Example) -> tuple[Graph, Any]:
@@ -201,13 +213,22 @@ def _warn_of_idle(graph: Graph) -> None:
         )
 
 
-def _warn_if_dead(model: nn.Module, graph: Graph) -> None:
-    if graph.results and all(value.known or (value.axis is not None and value.fixed.all()) for value in graph.results):
-        warnings.warn(
-            f"the output of {type(model).__name__} no longer depends on its input: every path through it is dead",
-            SparsityWarning,
-            stacklevel=3,
-        )
+def _is_constant(graph: Graph) -> bool:
+    return all(value.known or (value.axis is not None and value.fixed.all()) for value in graph.results)
+
+
+def _warn_of_constant(model: nn.Module) -> None:
+    warnings.warn(
+        f"the output of {type(model).__name__} no longer depends on its input: every path through it is dead",
+        SparsityWarning,
+        stacklevel=3,
+    )
+
+
+def _in_eval_mode(model: nn.Module) -> tuple[nn.Module, bool]:
+    """`model` in eval mode, and whether any part of it was not."""
+    training = any(module.training for module in modules_by_name(model).values())
+    return model.eval() if training else model, training
 
 
 def _restore_training(model: nn.Module, small: nn.Module) -> None:
