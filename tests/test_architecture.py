@@ -27,7 +27,7 @@ LINES = [
     {"gates", "penalties"},
     {"gating", "nn"},
     {"checkpoint", "compaction", "export", "measuring"},
-    {"data", "models"},
+    {"data", "models", "testing"},
     {"methods", "plot", "training"},
     {"graphs", "traffic", "wiring"},
     {"cli"},

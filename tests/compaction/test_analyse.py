@@ -6,7 +6,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from diffsparse.compaction.analyse import _rounded
-from tests.compaction.nets import kill, randomise
+from diffsparse.testing import zero_channels
+from tests.compaction.nets import randomise
 from tests.compaction.tiny import Tiny, analysed, chosen, complement, tiny
 
 
@@ -21,13 +22,13 @@ class Block(nn.Module):
 
 def block(dead: str) -> Tiny:
     model = tiny(Block())
-    kill(getattr(model.between, dead))
+    zero_channels(getattr(model.between, dead))
     return model
 
 
 def test_results_are_needed_whole() -> None:
     model = randomise(nn.Sequential(nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4)))
-    kill(model[1], [0, 1])
+    zero_channels(model[1], [0, 1])
     (result,) = analysed(model).graph.results
     assert result.need.all()
     assert result.keep.all()
@@ -67,13 +68,13 @@ def test_a_block_whose_inside_is_used_elsewhere_stays() -> None:
             return self.block(x) * self.block.conv.weight.mean()
 
     model = tiny(Leaks())
-    kill(model.between.block.last)
+    zero_channels(model.between.block.last)
     assert analysed(model).removed == {}
 
 
 def test_the_model_itself_is_never_removed() -> None:
     model = randomise(Block())
-    kill(model.last)
+    zero_channels(model.last)
     assert "" not in analysed(model, torch.randn(2, 8, 4, 4).double()).removed
 
 

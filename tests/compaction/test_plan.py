@@ -10,7 +10,8 @@ from torch import nn
 
 import diffsparse as ds
 from diffsparse.models import PreResNet
-from tests.compaction.nets import kill, randomise
+from diffsparse.testing import zero_channels
+from tests.compaction.nets import randomise
 
 X = torch.randn(2, 3, 8, 8, dtype=torch.float64)
 
@@ -18,10 +19,10 @@ X = torch.randn(2, 3, 8, 8, dtype=torch.float64)
 @pytest.fixture(scope="module")
 def small() -> ds.Compacted[PreResNet]:
     model = randomise(PreResNet(20, width=4, bottleneck=True))
-    kill(model.stages[0][1].bn1)
-    kill(model.stages[1][1].bn3)
-    kill(model.stages[2][0].bn2, [0, 1, 5])
-    kill(model.bn, [3])
+    zero_channels(model.stages[0][1].bn1)
+    zero_channels(model.stages[1][1].bn3)
+    zero_channels(model.stages[2][0].bn2, [0, 1, 5])
+    zero_channels(model.bn, [3])
     return ds.compact(model, X)  # type: ignore[return-value]
 
 

@@ -57,9 +57,3 @@ def test_sums_are_made_in_double_precision() -> None:
     # in half precision the constant itself would be rounded first
     write_plan_tensors(net, PlanTensors(bias={"0": torch.tensor([1.001], dtype=torch.float64)}))
     assert net[0].bias.item() == pytest.approx(1e-3, rel=1e-2)
-
-
-def test_what_belongs_to_layers_that_left_is_forgotten() -> None:
-    numbers = PlanTensors(bias={"a": torch.ones(1), "b": torch.ones(1)}, fill={"a": torch.ones(1)})
-    numbers.forget_all_but({"b"})
-    assert (set(numbers.bias), set(numbers.fill)) == ({"b"}, set())

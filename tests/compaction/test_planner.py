@@ -6,10 +6,12 @@ from torch import Tensor, nn
 
 import diffsparse as ds
 from diffsparse.compaction.actions import EmitConstant, PassThrough, RaggedSlice, Remove, Slice
+from diffsparse.compaction.materialise import bake
 from diffsparse.compaction.plan import Plan
 from diffsparse.compaction.planner import make_plan
 from diffsparse.compaction.tensor_slice import TensorSlice
-from tests.compaction.nets import kill, same
+from diffsparse.testing import zero_channels
+from tests.compaction.nets import same
 from tests.compaction.tiny import OTHER, Tiny, X, analysed, complement, tiny
 
 
@@ -53,7 +55,7 @@ def test_statistics_are_sliced_with_the_scale() -> None:
 
 def test_a_layer_that_reads_less_than_is_there_selects() -> None:
     model = tiny(Skip())
-    kill(model.between.norm, [0, 1])
+    zero_channels(model.between.norm, [0, 1])
     plan = plan_of(model)
     assert plan.layers["between.norm"].select == complement(0, 1)
     assert plan.layers["between.norm"].expand is None
@@ -102,10 +104,10 @@ def test_a_constant_has_the_size_that_the_layer_had(conv: nn.Module, other: Tens
 
 def test_dead_modules_leave_a_sequential_and_elsewhere_an_identity() -> None:
     model = tiny(nn.Sequential(Skip(), nn.ReLU()))
-    kill(model.between[0].conv)
+    zero_channels(model.between[0].conv)
     assert plan_of(model).layers["between.0"] == Remove()
     model = tiny(Skip())
-    kill(model.between.conv)
+    zero_channels(model.between.conv)
     plan = plan_of(model)
     assert plan.layers["between"] == PassThrough()
     assert not [name for name in (*plan.layers, *plan.tensors) if name.startswith("between.")]
@@ -133,3 +135,15 @@ def test_a_component_with_weight_zero_leaves() -> None:
     assert small.plan.layers["between.components.0"] == Remove()
     assert small.model.between.weights.shape == (1,)
     assert torch.isfinite(small.model(OTHER)).all()
+
+
+def test_a_component_that_leaves_takes_its_numbers_and_its_own_parts_along() -> None:
+    inner = ds.SparseSum([nn.Conv2d(8, 8, 1) for _ in range(2)], ds.SignedGate.from_values([0.0, 1.0]))
+    mix = ds.SparseSum([nn.Conv2d(8, 8, 1), inner, nn.Conv2d(8, 8, 1)], ds.SignedGate.from_values([0.0, 0.0, 1.0]))
+    plan, numbers = make_plan(analysed(bake(tiny(mix, fixed=[1]))))
+    assert {name for name, action in plan.layers.items() if action == Remove()} == {
+        "between.components.0",
+        "between.components.1",
+    }
+    assert set(numbers.bias) == {"between.components.2"}
+    assert not [name for name in plan.tensors if name.startswith("between.components.1")]

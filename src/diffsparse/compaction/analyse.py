@@ -4,8 +4,6 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 from torch import nn
-from torch.nn.modules.batchnorm import _NormBase
-from torch.nn.modules.conv import _ConvNd
 
 from diffsparse.compaction.graph import Call, Graph, Node, Value, every, some
 from diffsparse.compaction.rules.base import Rule, pin, read_all, tracked, unite, widen
@@ -248,15 +246,12 @@ def _rounded(mask: np.ndarray, candidates: np.ndarray, multiple: int) -> np.ndar
     return wider
 
 
-_LAYERS = (_ConvNd, nn.Linear, _NormBase)
-
-
 def _is_module(node: Node, layer: Layer, counts: dict[nn.Module, int]) -> bool:
     """Whether the layer is one call of one module, and that module nothing but the layer."""
     call = node.call
     if call is None or counts[call.module] != 1 or call.parent is None or not call.plain:
         return False
-    if not isinstance(call.module, _LAYERS):
+    if not isinstance(call.module, node.rule.modules):
         return False
     if call.input is not layer.operand or call.output is not node.output:
         return False

@@ -5,6 +5,7 @@ from torch import Tensor, nn
 
 from diffsparse.compaction.actions import ModelEdit
 from diffsparse.compaction.plan import Plan
+from diffsparse.compaction.rules import true_attributes
 from diffsparse.compaction.tensor_slice import slice_tensor
 
 COMPACT = "_made_by_compact"
@@ -23,7 +24,7 @@ def shrink_in_place(model: nn.Module, plan: Plan) -> nn.Module:
     for name, action in plan.layers.items():
         action.apply(edit, name)
     for module in edit.modules.values():
-        vars(module).update(_true_attributes(module))
+        vars(module).update(true_attributes(module))
     vars(model)[COMPACT] = True
     return model
 
@@ -35,21 +36,3 @@ def held_tensor(modules: dict[str, nn.Module], name: str) -> Tensor | None:
         return None
     found = modules[owner]._parameters.get(key)
     return modules[owner]._buffers.get(key) if found is None else found
-
-
-def _true_attributes(module: nn.Module) -> dict[str, int]:
-    """What the module says of its widths, from the tensors that it holds."""
-    if isinstance(module, nn.modules.conv._ConvTransposeNd):
-        inputs, outputs = module.weight.shape[:2]
-        return {"in_channels": inputs, "out_channels": outputs * module.groups}
-    if isinstance(module, nn.modules.conv._ConvNd):
-        outputs, inputs = module.weight.shape[:2]
-        return {"in_channels": inputs * module.groups, "out_channels": outputs}
-    if isinstance(module, nn.Linear):
-        return {"in_features": module.weight.shape[1], "out_features": module.weight.shape[0]}
-    if isinstance(module, nn.PReLU):
-        return {"num_parameters": module.weight.numel()}
-    if isinstance(module, nn.modules.batchnorm._NormBase):
-        like = module.running_mean if module.running_mean is not None else module.weight
-        return {} if like is None else {"num_features": like.shape[0]}
-    return {}

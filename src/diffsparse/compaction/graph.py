@@ -1,7 +1,7 @@
 """What capture records: values, nodes and module calls."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -140,8 +140,8 @@ class Node:
     """Whether it must see the original width, because it was given sizes."""
     layer: Any = None
     """The layer that it is, for operations with weights."""
-    operands: Sequence[Any] = ()
-    """What the rule of a pointwise operation found out of its inputs."""
+    details: Any = None
+    """What `infer` noted for the other methods of the rule."""
     reason: str = ""
     """Why its operands are kept at full width, if they are."""
     output: Value
@@ -217,6 +217,12 @@ def every(mask: Mask) -> bool:
 def how_many(mask: Mask) -> int:
     """How many channels are chosen."""
     return mask.tobytes().count(1)
+
+
+def indices(mask: Mask) -> list[int]:
+    """Which channels are chosen."""
+    found: list[int] = mask.nonzero()[0].tolist()
+    return found
 
 
 def all_channels(count: int | tuple[int, ...]) -> Mask:

@@ -21,12 +21,6 @@ class PlanTensors:
     affine: dict[str, tuple[Tensor, Tensor]] = field(default_factory=dict)
     """Scale and shift of the batch norm that the layer takes over."""
 
-    def forget_all_but(self, names: set[str]) -> None:
-        """Drop what belongs to layers that leave."""
-        for entries in (self.bias, self.fill, self.constant):
-            for name in set(entries) - names:
-                del entries[name]
-
 
 @torch.no_grad()
 def write_plan_tensors(model: nn.Module, numbers: PlanTensors) -> None:

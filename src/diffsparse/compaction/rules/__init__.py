@@ -1,26 +1,25 @@
-"""One rule an operator, a few a file."""
+"""Rules, a few per file, and what they are made of."""
 
-from diffsparse.compaction.graph import Graph, Node
-from diffsparse.compaction.rules import concat, layers, movement, pointwise, spatial
-from diffsparse.compaction.rules.base import OPAQUE, Rule
+from diffsparse.compaction.rules import batch_norm, concat, matrix, movement, pointwise, spatial
+from diffsparse.compaction.rules.base import OPAQUE, Rule, argument, pin, read_all, unite, widen
+from diffsparse.compaction.rules.pointwise import POINTWISE
+from diffsparse.compaction.rules.registry import RULES, describe, register_rule, true_attributes
 
-RULES: dict[str, Rule] = {
-    **pointwise.OPERATORS,
-    **spatial.OPERATORS,
-    **movement.OPERATORS,
-    **concat.OPERATORS,
-    **layers.OPERATORS,
-}
+for _file in (pointwise, spatial, movement, concat, matrix, batch_norm):
+    for _op, _rule in _file.OPERATORS.items():
+        register_rule(_op, _rule)
 
-
-def describe(node: Node, graph: Graph) -> Rule:
-    """The rule of `node`, once its facts are derived; the opaque rule where none applies."""
-    rule = RULES.get(node.op)
-    if rule is not None and node.outputs:
-        if rule.infer(node, graph):
-            return rule
-        node.reason = rule.reason
-    return OPAQUE
-
-
-__all__ = ["OPAQUE", "RULES", "Rule", "describe"]
+__all__ = [
+    "OPAQUE",
+    "POINTWISE",
+    "RULES",
+    "Rule",
+    "argument",
+    "describe",
+    "pin",
+    "read_all",
+    "register_rule",
+    "true_attributes",
+    "unite",
+    "widen",
+]

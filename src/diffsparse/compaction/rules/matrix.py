@@ -1,30 +1,33 @@
-"""Layers with weights: convolutions, linear layers, batch norms."""
+"""Convolutions and linear layers."""
 
+from math import prod
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
+from torch import nn
+from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 
-from diffsparse.compaction.graph import Graph, Mask, Node, all_channels, as_array, as_mask, every, some
-from diffsparse.compaction.rules.base import Rule, argument, pin, unite, widen
+from diffsparse.compaction.graph import Graph, Mask, Node, all_channels, as_mask, every, some
+from diffsparse.compaction.rules.base import Rule, argument, pin, widen
 from diffsparse.compaction.rules.grouped import ragged_pays, regular
-from diffsparse.compaction.rules.layer import Layer, layer_of
+from diffsparse.compaction.rules.layer import Layer, LayerRule
 
 
-class Matrix(Rule):
-    """Convolutions and linear layers: every output reads the inputs it has weights for."""
+class Linear(LayerRule):
+    """Every output reads the inputs it has weights for."""
 
     reason = "weights that are computed, not stored"
-    _roles: ClassVar = {"weight": (1, "weight"), "bias": (2, "bias")}
-
-    def __init__(self, spatial: int, transposed: bool = False) -> None:
-        self.spatial = spatial
-        self.transposed = transposed
+    modules: ClassVar[tuple[type[nn.Module], ...]] = (nn.Linear,)
+    roles: ClassVar = {"weight": (1, "weight"), "bias": (2, "bias")}
+    spatial: int = 0
+    """How many dimensions lie behind the channels."""
+    transposed: ClassVar[bool] = False
 
     def infer(self, node: Node, graph: Graph) -> bool:
         out = node.output
         axis = len(out.shape) - 1 - self.spatial
-        layer = layer_of(node, axis, self._roles) if axis >= 0 else None
+        layer = self.layer_of(node, axis) if axis >= 0 else None
         if layer is None or "weight" not in layer.tensors:
             return False
         self._describe(node, layer, graph)
@@ -34,12 +37,11 @@ class Matrix(Rule):
 
     def _describe(self, node: Node, layer: Layer, graph: Graph) -> None:
         weight = graph.tensors[layer.tensors["weight"]]
-        padded = False
+        layer.mixes, layer.transposed, layer.folds = True, self.transposed, True
         if self.spatial:
             padding = argument(node, 4, "padding", 0)
             padded = padding not in (0, "valid") and any(padding if isinstance(padding, tuple) else [padding])
-            layer.groups = argument(node, 6, "groups", 1)
-        layer.mixes, layer.transposed, layer.folds = True, self.transposed, not padded and not self.transposed
+            layer.groups, layer.folds = argument(node, 6, "groups", 1), not padded and not self.transposed
         layer.inputs = weight.shape[0] if self.transposed else weight.shape[1] * layer.groups
         layer.pairs = self._pairs(weight, layer.groups)
 
@@ -117,47 +119,51 @@ class Matrix(Rule):
             return ""
         return f"{node.op}: a grouped convolution whose weights are used more than once or outside of a module"
 
+    def macs(self, node: Node, graph: Graph) -> tuple[int, int]:
+        layer: Layer = node.layer
+        weight, over = graph.tensors[layer.tensors["weight"]], layer.operand if self.transposed else node.output
+        positions = prod(over.shape) // over.shape[len(over.shape) - 1 - self.spatial]
+        pairs = sum(height * width for height, width in layer.block_sizes)
+        return positions * weight.numel(), positions * pairs * prod(weight.shape[2:])
 
-class BatchNorm(Rule):
-    """A channel with scale zero is its shift; a fixed channel stays fixed."""
+    def true_attributes(self, module: nn.Module) -> dict[str, int]:
+        outputs, inputs = module.weight.shape  # type: ignore[misc]
+        return {"in_features": inputs, "out_features": outputs}
 
-    reason = "channels that do not lie along dimension 1"
-    _roles: ClassVar = {
-        "running_mean": (1, "running_mean"),
-        "running_var": (2, "running_var"),
-        "weight": (3, "weight"),
-        "bias": (4, "bias"),
-    }
 
-    def infer(self, node: Node, graph: Graph) -> bool:
-        layer = layer_of(node, 1, self._roles)
-        if layer is None:
-            return False
-        layer.eps = argument(node, 7, "eps", 1e-5)
-        own_statistics = argument(node, 5, "training", False) or "running_mean" not in layer.tensors
-        fixed = None if layer.input.axis is None or own_statistics else layer.input.fixed
-        if "weight" in layer.tensors:
-            switched_off = as_array(graph.tensors[layer.tensors["weight"]]) == 0
-            fixed = switched_off if fixed is None else switched_off | fixed
-        node.layer = layer
-        node.output.track(1, fixed, node.result)
-        return True
+class Convolution(Linear):
+    """A linear layer at every pixel."""
 
-    def needs(self, node: Node) -> None:
-        layer, out = node.layer, node.output
-        layer.rows = layer.columns = out.need & ~out.fixed if layer.free else out.need.copy()
-        layer.read_operand()
+    modules = (_ConvNd,)
 
-    def unify_widths(self, node: Node) -> bool:
-        layer, out = node.layer, node.output
-        source = layer.input
-        changed: bool = layer.keep_operand()
-        if layer.free:
-            return changed
-        changed = (pin([out]) if source.axis is None else unite([source, out])) or changed
-        changed = layer.agree() or changed
-        layer.rows = layer.columns = out.keep
-        return bool(changed)
+    def __init__(self, spatial: int) -> None:
+        self.spatial = spatial
+
+    def window(self, module: nn.Module) -> list[list[int]] | None:
+        assert isinstance(module, _ConvNd)
+        if module.padding == "same":
+            return None
+        padding = (0,) * len(module.kernel_size) if module.padding == "valid" else module.padding
+        settings: list[tuple[Any, ...]] = [module.kernel_size, module.stride, tuple(padding), module.dilation]
+        settings += [module.output_padding] if self.transposed else []
+        return [[int(s) for s in setting] for setting in zip(*settings, strict=True)]
+
+    def true_attributes(self, module: nn.Module) -> dict[str, int]:
+        assert isinstance(module, _ConvNd)
+        outputs, inputs = module.weight.shape[:2]
+        return {"in_channels": inputs * module.groups, "out_channels": outputs}
+
+
+class TransposedConvolution(Convolution):
+    """Its weight has inputs in front of outputs."""
+
+    modules = (_ConvTransposeNd,)
+    transposed = True
+
+    def true_attributes(self, module: nn.Module) -> dict[str, int]:
+        assert isinstance(module, _ConvTransposeNd)
+        inputs, outputs = module.weight.shape[:2]
+        return {"in_channels": inputs, "out_channels": outputs * module.groups}
 
 
 def fold_into_bias(layer: Layer, weight: torch.Tensor) -> np.ndarray[Any, np.dtype[np.float64]] | None:
@@ -175,9 +181,8 @@ def fold_into_bias(layer: Layer, weight: torch.Tensor) -> np.ndarray[Any, np.dty
     return np.asarray(added.reshape(-1))
 
 
-OPERATORS: dict[str, Any] = {
-    "linear": Matrix(0),
-    **{f"conv{d}d": Matrix(d) for d in (1, 2, 3)},
-    **{f"conv_transpose{d}d": Matrix(d, transposed=True) for d in (1, 2, 3)},
-    "batch_norm": BatchNorm(),
+OPERATORS: dict[str, Rule] = {
+    "linear": Linear(),
+    **{f"conv{d}d": Convolution(d) for d in (1, 2, 3)},
+    **{f"conv_transpose{d}d": TransposedConvolution(d) for d in (1, 2, 3)},
 }
