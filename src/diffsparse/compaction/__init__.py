@@ -1,6 +1,7 @@
 """From a gated model to a physically smaller one that computes the same thing."""
 
 from diffsparse.compaction.graph import Graph, Node, Value
+from diffsparse.compaction.live_macs import LiveMacs, live_macs
 from diffsparse.compaction.optimizer import slice_optimizer
 from diffsparse.compaction.pipeline import Compacted, compact
 from diffsparse.compaction.plan import Plan
@@ -10,12 +11,14 @@ from diffsparse.compaction.rules import Rule, register_rule
 __all__ = [
     "Compacted",
     "Graph",
+    "LiveMacs",
     "Node",
     "Plan",
     "Rule",
     "Value",
     "apply_plan",
     "compact",
+    "live_macs",
     "register_rule",
     "slice_optimizer",
 ]

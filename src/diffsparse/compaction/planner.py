@@ -24,10 +24,10 @@ def make_plan(analysis: Analysis, fold: bool = False) -> tuple[Plan, PlanTensors
     tensors, dead = _dead_parts(analysis)
     gone = {*layers, *dead}
     for node in analysis.nodes:
-        if node.layer is not None and not _inside(_owner(node.layer), gone):
+        if node.layer is not None and not lies_in(_owner(node.layer), gone):
             _plan_layer(node, node.layer, analysis.graph, layers, numbers)
         for name, kept in node.rule.slices(node, analysis.graph).items():
-            if not _inside(name, gone):
+            if not lies_in(name, gone):
                 tensors[name] = kept
     plan = Plan(tensors=tensors, layers={**layers, **dead}, kept=_kept(analysis))
     if fold:
@@ -70,13 +70,13 @@ def _dead_parts(analysis: Analysis) -> tuple[dict[str, TensorSlice], dict[str, A
         dead |= {prefix + child: Remove() for child in children}
     gone = {*analysis.removed, *analysis.emitted, *dead}
     return (
-        {name: kept for name, kept in tensors.items() if not _inside(name, gone)},
-        {name: action for name, action in dead.items() if not _inside(name, gone)},
+        {name: kept for name, kept in tensors.items() if not lies_in(name, gone)},
+        {name: action for name, action in dead.items() if not lies_in(name, gone)},
     )
 
 
-def _inside(name: str, gone: set[str]) -> bool:
-    """Whether `name` lies in a module that leaves the tree."""
+def lies_in(name: str, gone: set[str]) -> bool:
+    """Whether `name` lies in one of the modules that leave the tree; "a.b." also if it is one of them."""
     if not gone:
         return False
     parts = name.split(".")
