@@ -1,5 +1,7 @@
 """Names of the modules and tensors of a model."""
 
+from collections.abc import Container
+
 from torch import Tensor, nn
 
 
@@ -22,6 +24,17 @@ def _add_modules(module: nn.Module, name: str, found: dict[str, nn.Module], seen
     for key, child in module._modules.items():
         if child is not None and child not in seen:
             _add_modules(child, prefix + key, found, seen)
+
+
+def lies_in(name: str, modules: Container[str]) -> bool:
+    """Whether the module or tensor `name` is one of these modules, or lies in one of them.
+
+    Example:
+        >>> lies_in("a.b.weight", {"a.b"}), lies_in("a.b", {"a.b"}), lies_in("a.bc", {"a.b"})
+        (True, True, False)
+    """
+    parts = name.split(".")
+    return any(".".join(parts[:depth]) in modules for depth in range(1, len(parts) + 1))
 
 
 def tensors_by_name(modules: dict[str, nn.Module]) -> dict[str, Tensor]:

@@ -131,7 +131,7 @@ def test_bytes_are_read_too(small: ds.Compacted[PreResNet]) -> None:
         ({"tensors": {"w": {"dims": {}, "columns": [[3, 2]]}}}, "entry 0 of 'columns' of 'w' .* in rising order"),
         ({"tensors": {"w": {"dims": {}, "shape": "big"}}}, "'shape' of 'w' of tensors must be a list, got 'big'"),
         ({"tensors": {"w": {"dims": {}, "extra": 1}}}, "'w' of tensors has unknown key 'extra'"),
-        ({"layers": {"c": {}}}, "'c' of layers has no 'action'"),
+        ({"layers": {"c": {}}}, "'action' of 'c' of layers must be one of sliced, .*, got None"),
         ({"layers": {"c": {"action": "melted"}}}, "'action' of 'c' of layers must be one of sliced, .*, got 'melted'"),
         ({"layers": {"c": {"action": ["sliced"]}}}, "'action' of 'c' of layers must be one of"),
         ({"layers": {"c": {"action": "map", "input_size": [None, 4]}}}, "'c' of layers has no 'outputs'"),

@@ -1,11 +1,11 @@
 """From a gated model to a physically smaller one that computes the same thing."""
 
+from diffsparse.compaction.apply import apply_plan
 from diffsparse.compaction.graph import Graph, Node, Value
 from diffsparse.compaction.live_macs import LiveMacs, live_macs
 from diffsparse.compaction.optimizer import slice_optimizer
 from diffsparse.compaction.pipeline import Compacted, compact
 from diffsparse.compaction.plan import Plan
-from diffsparse.compaction.replay import apply_plan
 from diffsparse.compaction.rules import Rule, register_rule
 
 __all__ = [

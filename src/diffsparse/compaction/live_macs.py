@@ -7,10 +7,11 @@ from torch import nn
 from diffsparse.compaction.analyse import Analysis
 from diffsparse.compaction.materialise import bake, check_model
 from diffsparse.compaction.pipeline import recorded
-from diffsparse.compaction.planner import lies_in, make_plan
+from diffsparse.compaction.planner import make_plan
 from diffsparse.errors import SparsityError
 from diffsparse.example import Example
 from diffsparse.measuring.cost import count
+from diffsparse.module_tree import lies_in
 
 
 class LiveMacs:
@@ -40,9 +41,9 @@ class LiveMacs:
         plan, _ = make_plan(analysis)
         gone = {name for name, action in plan.layers.items() if action.drops_module}
         total = self.whole.macs
-        total -= sum(macs for name, macs in self.whole.macs_by_module.items() if lies_in(f"{name}.", gone))
+        total -= sum(macs for name, macs in self.whole.macs_by_module.items() if lies_in(name, gone))
         for node in analysis.nodes:
-            if node.call is None or not lies_in(f"{node.call.name}.", gone):
+            if node.call is None or not lies_in(node.call.name, gone):
                 before, after = node.rule.macs(node, graph)
                 total += after - before
         return total

@@ -4,7 +4,7 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from diffsparse.compaction.actions import Action, action_from_plain, action_to_plain
+from diffsparse.compaction.actions import Action
 from diffsparse.compaction.tensor_slice import TensorSlice
 from diffsparse.errors import SparsityError, require_whole
 from diffsparse.plain import from_plain, to_plain
@@ -45,7 +45,7 @@ class Plan:
         data = {
             "format": self.format,
             "tensors": {name: to_plain(kept) for name, kept in self.tensors.items()},
-            "layers": {name: action_to_plain(action) for name, action in self.layers.items()},
+            "layers": {name: action.to_plain() for name, action in self.layers.items()},
             "kept": [to_plain(entry) for entry in self.kept],
         }
         return json.dumps(data, separators=(",", ":"))
@@ -74,7 +74,7 @@ class Plan:
         layers = from_plain(dict[str, object], data["layers"], "layers")
         return cls(
             tensors=from_plain(dict[str, TensorSlice], data["tensors"], "tensors"),
-            layers={name: action_from_plain(entry, f"'{name}' of layers") for name, entry in layers.items()},
+            layers={name: Action.from_plain(entry, f"'{name}' of layers") for name, entry in layers.items()},
             kept=from_plain(tuple[Kept, ...], data["kept"], "kept"),
         )
 

@@ -11,8 +11,9 @@ from diffsparse.compaction.graph import Call, Graph, Mask, Node, Value, every, h
 from diffsparse.compaction.plan import Kept, Plan
 from diffsparse.compaction.plan_tensors import PlanTensors
 from diffsparse.compaction.rules.layer import Layer
-from diffsparse.compaction.rules.matrix import fold_into_bias
+from diffsparse.compaction.rules.layers import fold_into_bias
 from diffsparse.compaction.tensor_slice import TensorSlice
+from diffsparse.module_tree import lies_in
 
 
 def make_plan(analysis: Analysis, fold: bool = False) -> tuple[Plan, PlanTensors]:
@@ -24,11 +25,11 @@ def make_plan(analysis: Analysis, fold: bool = False) -> tuple[Plan, PlanTensors
     tensors, dead = _dead_parts(analysis)
     gone = {*layers, *dead}
     for node in analysis.nodes:
-        if node.layer is not None and not lies_in(_owner(node.layer), gone):
+        if node.call is not None and gone and lies_in(node.call.name, gone):
+            continue
+        if node.layer is not None:
             _plan_layer(node, node.layer, analysis.graph, layers, numbers)
-        for name, kept in node.rule.slices(node, analysis.graph).items():
-            if not lies_in(name, gone):
-                tensors[name] = kept
+        tensors |= node.rule.slices(node, analysis.graph)
     plan = Plan(tensors=tensors, layers={**layers, **dead}, kept=_kept(analysis))
     if fold:
         plan, numbers.affine = fold_batch_norms(analysis, plan)
@@ -71,21 +72,8 @@ def _dead_parts(analysis: Analysis) -> tuple[dict[str, TensorSlice], dict[str, A
     gone = {*analysis.removed, *analysis.emitted, *dead}
     return (
         {name: kept for name, kept in tensors.items() if not lies_in(name, gone)},
-        {name: action for name, action in dead.items() if not lies_in(name, gone)},
+        {name: action for name, action in dead.items() if not lies_in(name.rpartition(".")[0], gone)},
     )
-
-
-def lies_in(name: str, gone: set[str]) -> bool:
-    """Whether `name` lies in one of the modules that leave the tree; "a.b." also if it is one of them."""
-    if not gone:
-        return False
-    parts = name.split(".")
-    return any(".".join(parts[:depth]) in gone for depth in range(1, len(parts)))
-
-
-def _owner(layer: Layer) -> str:
-    """What lies in the module of the layer: the name of one of its tensors."""
-    return f"{layer.call.name}." if layer.call is not None else next(iter(layer.tensors.values()), "")
 
 
 def _widths(mask: Mask) -> tuple[int, int]:

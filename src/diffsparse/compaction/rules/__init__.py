@@ -1,25 +1,74 @@
-"""Rules, a few per file, and what they are made of."""
+"""Rules, a few per file, and which of them describes which operator."""
 
-from diffsparse.compaction.rules import batch_norm, concat, matrix, movement, pointwise, spatial
+from collections.abc import Callable
+from typing import Any
+
+from torch import nn
+
+from diffsparse.compaction.graph import Graph, Node
+from diffsparse.compaction.op_names import canonical
+from diffsparse.compaction.rules import concat, layers, movement, pointwise, spatial
 from diffsparse.compaction.rules.base import OPAQUE, Rule, argument, pin, read_all, unite, widen
 from diffsparse.compaction.rules.pointwise import POINTWISE
-from diffsparse.compaction.rules.registry import RULES, describe, register_rule, true_attributes
+from diffsparse.errors import SparsityError
 
-for _file in (pointwise, spatial, movement, concat, matrix, batch_norm):
+__all__ = ["OPAQUE", "POINTWISE", "RULES", "Rule", "argument", "describe", "pin", "read_all"]
+__all__ += ["register_rule", "true_attributes", "unite", "widen"]
+
+RULES: dict[str, Rule] = {}
+"""Rules by the canonical name of the operator."""
+_BY_MODULE: dict[type[nn.Module], Rule] = {}
+
+
+def register_rule(op: str | Callable[..., Any], rule: Rule, *, replace: bool = False) -> None:
+    """Let `rule` describe an operator to `compact`, from now on.
+
+    Args:
+        op: a torch function or method, such as `torch.atan`, or its name: one name stands for all spellings
+            (`torch.relu`, `F.relu` and `Tensor.relu_` are `"relu"`).
+        rule: what is true of it; see `diffsparse.compaction.Rule`. Check it with `diffsparse.testing.check_rule`.
+        replace: whether to replace the rule that the operator has.
+
+    Raises:
+        SparsityError: the operator already has a rule, or one of the arguments is of the wrong kind.
+
+    Example:
+        `torch.atan` works entry by entry, like `relu`, whose rule fits:
+
+        >>> import torch, diffsparse as ds
+        >>> from diffsparse.compaction.rules import POINTWISE
+        >>> ds.register_rule(torch.atan, POINTWISE)
+        >>> ds.testing.check_rule(torch.atan)
+    """
+    name = canonical(op) if callable(op) else op
+    if not isinstance(name, str) or not name or name == "unknown":
+        raise SparsityError(f"op must be a torch function or the name of one, got {op!r:.50}")
+    if not isinstance(rule, Rule):
+        raise SparsityError(f"rule must be an instance of Rule, got {rule!r:.50}")
+    if name in RULES and not replace:
+        raise SparsityError(f"'{name}' already has a rule, {type(RULES[name]).__name__}; replace=True replaces it")
+    RULES[name] = rule
+    _BY_MODULE.update(dict.fromkeys(rule.modules, rule))
+
+
+def describe(node: Node, graph: Graph) -> Rule:
+    """The rule of `node`, once it has inferred what it can; the opaque rule where none applies."""
+    rule = RULES.get(node.op)
+    if rule is not None and node.outputs:
+        if rule.infer(node, graph):
+            return rule
+        node.reason = rule.reason
+    return OPAQUE
+
+
+def true_attributes(module: nn.Module) -> dict[str, int]:
+    """What the module should say of its widths, from the tensors that it holds."""
+    for kind in type(module).__mro__:
+        if kind in _BY_MODULE:
+            return _BY_MODULE[kind].true_attributes(module)
+    return {}
+
+
+for _file in (pointwise, spatial, movement, concat, layers):
     for _op, _rule in _file.OPERATORS.items():
         register_rule(_op, _rule)
-
-__all__ = [
-    "OPAQUE",
-    "POINTWISE",
-    "RULES",
-    "Rule",
-    "argument",
-    "describe",
-    "pin",
-    "read_all",
-    "register_rule",
-    "true_attributes",
-    "unite",
-    "widen",
-]

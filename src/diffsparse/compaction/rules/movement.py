@@ -117,41 +117,11 @@ def names_sizes(node: Node) -> bool:
     return node.op in {"view", "reshape", "unflatten", "expand"} and (len(node.args) > 1 or bool(node.kwargs))
 
 
-OPERATORS: dict[str, Rule] = {
-    **dict.fromkeys(
-        [
-            "view",
-            "reshape",
-            "flatten",
-            "unflatten",
-            "ravel",
-            "squeeze",
-            "unsqueeze",
-            "permute",
-            "transpose",
-            "swapaxes",
-            "swapdims",
-            "movedim",
-            "moveaxis",
-            "mT.__get__",
-            "t",
-            "chunk",
-            "split",
-            "tensor_split",
-            "unbind",
-            "narrow",
-            "select",
-            "getitem",
-            "index_select",
-            "flip",
-            "roll",
-            "expand",
-            "pixel_unshuffle",
-            "channel_shuffle",
-            "native_channel_shuffle",
-            "repeat_interleave",
-        ],
-        Movement(),
-    ),
-    "pixel_shuffle": PixelShuffle(),
-}
+_MOVE_ENTRIES = [
+    *("view", "reshape", "flatten", "unflatten", "ravel", "squeeze", "unsqueeze", "permute", "transpose", "t"),
+    *("swapaxes", "swapdims", "movedim", "moveaxis", "mT.__get__", "chunk", "split", "tensor_split", "unbind"),
+    *("narrow", "select", "getitem", "index_select", "flip", "roll", "expand", "pixel_unshuffle"),
+    *("channel_shuffle", "native_channel_shuffle", "repeat_interleave"),
+]
+
+OPERATORS: dict[str, Rule] = {**dict.fromkeys(_MOVE_ENTRIES, Movement()), "pixel_shuffle": PixelShuffle()}

@@ -1,4 +1,4 @@
-"""Convolutions and linear layers."""
+"""Layers with weights: convolutions, linear layers, batch norms."""
 
 from math import prod
 from typing import Any, ClassVar
@@ -6,10 +6,11 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 from torch import nn
+from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 
-from diffsparse.compaction.graph import Graph, Mask, Node, all_channels, as_mask, every, some
-from diffsparse.compaction.rules.base import Rule, argument, pin, widen
+from diffsparse.compaction.graph import Graph, Mask, Node, all_channels, as_array, as_mask, every, some
+from diffsparse.compaction.rules.base import Rule, argument, pin, unite, widen
 from diffsparse.compaction.rules.grouped import ragged_pays, regular
 from diffsparse.compaction.rules.layer import Layer, LayerRule
 
@@ -166,6 +167,54 @@ class TransposedConvolution(Convolution):
         return {"in_channels": inputs, "out_channels": outputs * module.groups}
 
 
+class BatchNorm(LayerRule):
+    """A channel with scale zero is its shift; a fixed channel stays fixed."""
+
+    reason = "channels that do not lie along dimension 1"
+    modules = (_NormBase,)
+    roles: ClassVar = {
+        "running_mean": (1, "running_mean"),
+        "running_var": (2, "running_var"),
+        "weight": (3, "weight"),
+        "bias": (4, "bias"),
+    }
+
+    def infer(self, node: Node, graph: Graph) -> bool:
+        layer = self.layer_of(node, 1)
+        if layer is None:
+            return False
+        layer.eps = argument(node, 7, "eps", 1e-5)
+        own_statistics = argument(node, 5, "training", False) or "running_mean" not in layer.tensors
+        fixed = None if layer.input.axis is None or own_statistics else layer.input.fixed
+        if "weight" in layer.tensors:
+            switched_off = as_array(graph.tensors[layer.tensors["weight"]]) == 0
+            fixed = switched_off if fixed is None else switched_off | fixed
+        node.layer = layer
+        node.output.track(1, fixed, node.result)
+        return True
+
+    def needs(self, node: Node) -> None:
+        layer, out = node.layer, node.output
+        layer.rows = layer.columns = out.need & ~out.fixed if layer.free else out.need.copy()
+        layer.read_operand()
+
+    def unify_widths(self, node: Node) -> bool:
+        layer, out = node.layer, node.output
+        source = layer.input
+        changed: bool = layer.keep_operand()
+        if layer.free:
+            return changed
+        changed = (pin([out]) if source.axis is None else unite([source, out])) or changed
+        changed = layer.agree() or changed
+        layer.rows = layer.columns = out.keep
+        return bool(changed)
+
+    def true_attributes(self, module: nn.Module) -> dict[str, int]:
+        assert isinstance(module, _NormBase)
+        like = module.running_mean if module.running_mean is not None else module.weight
+        return {} if like is None else {"num_features": like.shape[0]}
+
+
 def fold_into_bias(layer: Layer, weight: torch.Tensor) -> np.ndarray[Any, np.dtype[np.float64]] | None:
     """What the fixed inputs that are no longer there add to each output; None if nothing."""
     source = layer.input
@@ -185,4 +234,5 @@ OPERATORS: dict[str, Rule] = {
     "linear": Linear(),
     **{f"conv{d}d": Convolution(d) for d in (1, 2, 3)},
     **{f"conv_transpose{d}d": TransposedConvolution(d) for d in (1, 2, 3)},
+    "batch_norm": BatchNorm(),
 }
