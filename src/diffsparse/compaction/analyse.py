@@ -34,15 +34,17 @@ class Emitted(Rule):
 
 
 class Analysis:
-    """Facts, needs and widths of a recorded run.
+    """Which channels of a recorded run are read, and which stay.
+
+    Each analysis starts with fresh masks, so one graph can be analysed several times; the latest one counts.
 
     Args:
-        graph: the recorded run, with forward facts.
-        narrow: whether tensors between layers may become narrower; if not, every layer is wrapped so that the code
-            between them sees the original widths.
-        trust_reshape_sizes: whether a reshape that was given sizes is taken to have computed them from the tensor.
-        assume_unseen_reads: whether code that the recorder cannot see may read tensors: "none", "unread" (any tensor
-            that nothing was seen to read) or "all".
+        graph: the recorded run.
+        narrow: whether tensors between layers may become narrower. If not, every layer is wrapped, and the code between
+            layers sees the original widths.
+        trust_reshape_sizes: whether a reshape that was given sizes is assumed to have computed them from the tensor.
+        assume_unseen_reads: which tensors may be read by code that the recorder cannot see: "none", those that seem
+            "unread", or "all".
         round_to: widths become multiples of this.
     """
 
@@ -61,7 +63,7 @@ class Analysis:
         self.emitted: dict[str, Call] = {}
         self._unread: set[str] = set()
         self._sized = any(len(v.shape) > 2 for node in graph.nodes for v in node.inputs if v.depends_on_input)
-        # a constant that nobody reads needs no map: its layers are taken one by one
+        # a constant that nobody reads needs no map: its layers are treated one by one
         while True:
             self.nodes = self._without_dead_modules()
             self.values = self._find_values()
@@ -86,7 +88,7 @@ class Analysis:
         return [(node, node.layer) for node in self.nodes if node.layer is not None]
 
     def _find_values(self) -> list[Value]:
-        """Every value of the nodes, once, with nothing needed or kept of it yet."""
+        """Every value of the nodes, once, with fresh masks."""
         seen = {id(v): v for node in self.nodes for v in (*node.inputs, *node.outputs)}
         for value in [v.channel_of_entry[0] for v in seen.values() if v.channel_of_entry is not None]:
             seen[id(value)] = value
@@ -97,10 +99,8 @@ class Analysis:
                 value.need, value.keep = np.zeros((2, value.channels), bool)
         return list(seen.values())
 
-    # Modules that leave the tree ------------------------------------------------------------------------------------
-
     def _without_dead_modules(self) -> list[Node]:
-        """Nodes, with each module that only passes on its input, or emits one constant, as a single node."""
+        """The nodes, with one node for each module that passes its input on or emits a constant."""
         counts = self.graph.call_counts()
         self.removed, self.emitted = {}, {}
         replaced: dict[int, Node] = {}
@@ -133,7 +133,7 @@ class Analysis:
             return None
         passes = out.axis == start.axis and out is not start and out.origin is start.origin
         emits = out.known and not every(out.fixed) and call.name not in self._unread
-        # a constant may depend on the size of the input, and must stand where that can be told
+        # a constant may depend on the size of the input, so it must stand where the size is known
         emits = emits and (len(start.shape) > 2 or not self._sized)
         if not (passes or emits):
             return None
@@ -150,8 +150,6 @@ class Analysis:
         own = {id(tensor) for tensor in [*call.module.parameters(), *call.module.buffers()]}
         names = {name for name, tensor in self.graph.tensors.items() if id(tensor) in own}
         return bool(made & used) or any(v.parameter in names for node in others for v in node.inputs)
-
-    # Layers ---------------------------------------------------------------------------------------------------------
 
     def _free_layers(self) -> None:
         counts = self.graph.call_counts()
@@ -175,8 +173,6 @@ class Analysis:
                 if value.parameter is not None:
                     users.setdefault(value.parameter, []).append(node)
         return {name: nodes for name, nodes in users.items() if len(nodes) > 1 and nodes != nodes[:1] * len(nodes)}
-
-    # Backward facts and widths --------------------------------------------------------------------------------------
 
     def _find_needs(self, assume_unseen_reads: UnseenReads) -> None:
         for value in self.graph.results:
@@ -207,9 +203,9 @@ class Analysis:
             self._round(values)
 
     def _settle(self) -> None:
-        """Couple everything, backward and forward in turns, until a whole turn changes nothing.
+        """Unify widths, backward and forward in turns, until a turn changes nothing.
 
-        All that a free layer asks for is what it reads and computes itself, which stays there once it is.
+        Free layers are left out: what they read and compute is kept already.
         """
         order, changed = [node for node in self.nodes if node.layer is None or not node.layer.free], True
         while changed:
@@ -233,7 +229,7 @@ class Analysis:
 
 
 def _shows_nothing(node: Node) -> bool:
-    """Whether nobody reads what is reshaped, but for constants: verification would not notice it in other places."""
+    """Whether only constants are read of what is reshaped: verification would not notice a mistake."""
     value = tracked(node.inputs[0])
     return value.axis is not None and not (value.need & ~value.fixed).any()
 
