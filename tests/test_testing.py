@@ -11,25 +11,8 @@ from torch import Tensor, nn
 
 import diffsparse as ds
 from diffsparse.compaction import Graph, Node, Rule
-from diffsparse.compaction.rules import POINTWISE, RULES, unite
+from diffsparse.compaction.rules import POINTWISE, RULES, EachChannel
 from diffsparse.testing import check_rule, zero_channels, zero_random_channels
-
-
-class EachChannel(Rule):
-    """The example of the documentation."""
-
-    def infer(self, node: Node, graph: Graph) -> bool:
-        source = node.inputs[0]
-        if source.axis != 1:
-            return False
-        node.output.track(1, source.fixed, node.result)
-        return True
-
-    def needs(self, node: Node) -> None:
-        node.inputs[0].need |= node.output.need
-
-    def unify_widths(self, node: Node) -> bool:
-        return unite([node.inputs[0], node.output])
 
 
 class ClaimsZeros(EachChannel):

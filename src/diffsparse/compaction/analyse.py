@@ -6,21 +6,15 @@ import numpy as np
 from torch import nn
 
 from diffsparse.compaction.graph import Call, Graph, Node, Value, every, some
-from diffsparse.compaction.rules.base import Rule, pin, read_all, tracked, unite, widen
+from diffsparse.compaction.rules.base import EachChannel, Rule, pin, read_all, tracked, widen
 from diffsparse.compaction.rules.layer import Layer
 from diffsparse.compaction.rules.movement import names_sizes
 
 UnseenReads: TypeAlias = Literal["none", "unread", "all"]
 
 
-class Passed(Rule):
+class Passed(EachChannel):
     """Stands for a module that gives its input back."""
-
-    def needs(self, node: Node) -> None:
-        node.inputs[0].need |= node.output.need
-
-    def unify_widths(self, node: Node) -> bool:
-        return unite([node.inputs[0], node.output])
 
 
 class Emitted(Rule):

@@ -140,12 +140,12 @@ def compact(
             # the failed attempt has cut the recorded model
             small, _ = _in_eval_mode(bake(model))
             graph.attach(small)
-        plan, numbers = make_plan(Analysis(graph, round_to=round_to, **attempt), fold)
+        plan, tensors = make_plan(Analysis(graph, round_to=round_to, **attempt), fold)
         if strict and plan.kept:
             raise SparsityError(f"strict=True, but some layers cannot be made narrower:\n{plan}")
         trials.note_answers(small, any_size=not plan.needs_size)
         try:
-            write_plan_tensors(shrink_in_place(small, plan), numbers)
+            write_plan_tensors(shrink_in_place(small, plan), tensors)
             difference = trials.check(small, any_size=not plan.needs_size)
         except Exception as error:
             # the user's own code runs here, and may raise anything at an unexpected width

@@ -8,11 +8,11 @@ from torch import nn
 from diffsparse.compaction.graph import Graph, Node
 from diffsparse.compaction.op_names import canonical
 from diffsparse.compaction.rules import concat, layers, movement, pointwise, spatial
-from diffsparse.compaction.rules.base import OPAQUE, Rule, argument, pin, read_all, unite, widen
+from diffsparse.compaction.rules.base import OPAQUE, EachChannel, Rule, argument, pin, read_all, unite, widen
 from diffsparse.compaction.rules.pointwise import POINTWISE
 from diffsparse.errors import SparsityError
 
-__all__ = ["OPAQUE", "POINTWISE", "RULES", "Rule", "argument", "describe", "pin", "read_all"]
+__all__ = ["OPAQUE", "POINTWISE", "EachChannel", "RULES", "Rule", "argument", "describe", "pin", "read_all"]
 __all__ += ["register_rule", "true_attributes", "unite", "widen"]
 
 RULES: dict[str, Rule] = {}
@@ -33,12 +33,19 @@ def register_rule(op: str | Callable[..., Any], rule: Rule, *, replace: bool = F
         SparsityError: the operator already has a rule, or one of the arguments is of the wrong kind.
 
     Example:
-        `torch.atan` works entry by entry, like `relu`, whose rule fits:
+        A running sum over pixels treats each channel by itself. Zeros stay zero; other constants do not stay constant:
 
         >>> import torch, diffsparse as ds
-        >>> from diffsparse.compaction.rules import POINTWISE
-        >>> ds.register_rule(torch.atan, POINTWISE)
-        >>> ds.testing.check_rule(torch.atan)
+        >>> from diffsparse.compaction.rules import EachChannel, argument
+        >>> class RunningSum(EachChannel):
+        ...     def infer(self, node, graph):
+        ...         source = node.inputs[0]
+        ...         if source.axis is None or argument(node, 1, "dim") % len(source.shape) == source.axis:
+        ...             return False
+        ...         node.output.track(source.axis, source.zero, node.result)
+        ...         return True
+        >>> ds.register_rule(torch.cumsum, RunningSum())
+        >>> ds.testing.check_rule(lambda x: x.cumsum(-1))
     """
     name = canonical(op) if callable(op) else op
     if not isinstance(name, str) or not name or name == "unknown":

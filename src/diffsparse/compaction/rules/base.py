@@ -22,25 +22,8 @@ class Rule:
 
     `needs` and `unify_widths` may run several times per compaction, each time with fresh `need` and `keep`, so a rule
     keeps no state of its own. What they should know from `infer` goes into `node.details`. A rule that is too cautious
-    costs width. A rule that is too bold is caught when `compact` compares outputs, and `diffsparse.testing.check_rule`
-    finds it before.
-
-    Example:
-        An operator on each channel by itself, with one input:
-
-        >>> class EachChannel(Rule):
-        ...     def infer(self, node, graph):
-        ...         source = node.inputs[0]
-        ...         if source.axis != 1:
-        ...             return False
-        ...         node.output.track(1, source.fixed, node.result)
-        ...         return True
-        ...
-        ...     def needs(self, node):
-        ...         node.inputs[0].need |= node.output.need
-        ...
-        ...     def unify_widths(self, node):
-        ...         return unite([node.inputs[0], node.output])
+    costs width. A rule that is too bold is caught when `compact` compares outputs, and earlier by
+    `diffsparse.testing.check_rule`. `EachChannel` is a complete example, and a base for operators with one input.
     """
 
     reason: ClassVar[str] = "an operation without a rule"
@@ -86,6 +69,25 @@ class Opaque(Rule):
 
 
 OPAQUE = Opaque()
+
+
+class EachChannel(Rule):
+    """An operator with one input that treats each channel by itself and makes a constant of a constant."""
+
+    reason = "an operation across channels"
+
+    def infer(self, node: Node, graph: Graph) -> bool:
+        source, out = node.inputs[0], node.output
+        if source.axis is None or out.shape != source.shape:
+            return False
+        out.track(source.axis, source.fixed, node.result)
+        return True
+
+    def needs(self, node: Node) -> None:
+        node.inputs[0].need |= node.output.need
+
+    def unify_widths(self, node: Node) -> bool:
+        return unite([node.inputs[0], node.output])
 
 
 def tracked(value: Value) -> Value:
