@@ -9,8 +9,7 @@ import time
 import traceback
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,10 +17,9 @@ import torch
 from torch import Tensor, nn
 
 from diffsparse import SparsityWarning
-from diffsparse.compaction import Compacted, Plan, compact
+from diffsparse.compaction import Compacted, Plan, compact, live_macs
 from diffsparse.compaction.actions import Slice
 from diffsparse.compaction.materialise import materialise
-from diffsparse.compaction.verify import Trials
 from diffsparse.tensor_tree import tensors_in
 from tests.compaction.networks import Net, Spec, build, inputs, options, simpler, specification
 
@@ -38,7 +36,7 @@ class Outcome:
     """Empty if everything holds."""
     detail: str = ""
     attempts: int = 0
-    """How often `compact` had to try; the reasons of those before the last in `detail`."""
+    """How often `compact` had to try; `detail` is why the last but one failed."""
     skipped: bool = False
     """Whether the network itself does not run, or gives numbers that are not finite."""
     hard: bool = False
@@ -55,20 +53,22 @@ def check(spec: Spec) -> Outcome:
     if not _runs(tested, inputs(spec, net)):
         return Outcome(skipped=True)
     state = _state(net)
-    with _attempts() as reasons, warnings.catch_warnings():
+    with warnings.catch_warnings():
         warnings.simplefilter("ignore", SparsityWarning)
         try:
             small = compact(net, inputs(spec, net), round_to=spec.round_to, fold=spec.fold)
         except Exception as error:
             where = traceback.extract_tb(error.__traceback__)[-1]
             place = f"{os.path.basename(where.filename)}:{where.lineno}"
-            return Outcome(f"compact: {type(error).__name__} at {place}", f"{error}\n{_last(reasons)}", len(reasons))
+            return Outcome(f"compact: {type(error).__name__} at {place}", str(error))
+    attempts = len(small.fallbacks) + 1
     try:
         _compare(spec, net, tested, small, state)
     except AssertionError as error:
-        return Outcome(str(error).partition(":")[0], f"{error}\n{small.plan}", len(reasons))
+        return Outcome(str(error).partition(":")[0], f"{error}\n{small.plan}", attempts)
     before, after = _size(materialise(net)), _size(small.model)
-    return Outcome(attempts=len(reasons), detail=_last(reasons[:-1]), hard=net.hard, before=before, after=after)
+    detail = "".join(small.fallbacks[-1:])
+    return Outcome(attempts=attempts, detail=detail, hard=net.hard, before=before, after=after)
 
 
 def _compare(spec: Spec, net: Net, tested: nn.Module, small: Compacted, state: Any) -> None:
@@ -78,6 +78,9 @@ def _compare(spec: Spec, net: Net, tested: nn.Module, small: Compacted, state: A
     for name, module in small.model.named_modules():
         assert module.training == spec.training, f"training flag: of {name!r} is {module.training}"
     _no_growth(materialise(net), small)
+    if spec.round_to == 1 and not spec.fold and not small.fallbacks:
+        counted = live_macs(net, inputs(spec, net))
+        assert counted == small.after.macs, f"MACs counted from the plan: {counted}, of the model {small.after.macs}"
     locked = small.plan.needs_size
     small.model.eval()
     _equal(tested, small.model, inputs(spec, net), "example")
@@ -152,32 +155,6 @@ def _no_growth(ordinary: nn.Module, small: Compacted) -> None:
         assert parameter.numel() <= old[name].numel(), f"parameter grew: {name}"
     added = sum(layer.outputs[1] for layer in biased.values())
     assert _size(small.model) <= _size(ordinary) + added, "more parameters than before: shared ones came apart"
-
-
-@contextmanager
-def _attempts() -> Iterator[list[str]]:
-    """Why each attempt of `compact` ended, while this lasts; empty for the one that succeeded."""
-    compare = Trials.largest_difference
-    reasons: list[str] = []
-
-    def noted(*args: Any, **options: Any) -> float:
-        try:
-            apart = compare(*args, **options)
-        except Exception as error:
-            reasons.append(f"{type(error).__name__}: {error}")
-            raise
-        reasons.append(f"difference {apart:.3g}")
-        return apart
-
-    Trials.largest_difference = noted  # type: ignore[method-assign]
-    try:
-        yield reasons
-    finally:
-        Trials.largest_difference = compare  # type: ignore[method-assign]
-
-
-def _last(reasons: list[str]) -> str:
-    return reasons[-1] if reasons else ""
 
 
 def reduce(spec: Spec, fails: Callable[[Spec], bool], seconds: float = 30.0) -> Spec:

@@ -32,7 +32,7 @@ class SparseLayer:
 
 @dataclass(frozen=True, kw_only=True)
 class GateRecord:
-    """What the tensors of a gate do not tell."""
+    """What the tensors of a gate do not show."""
 
     kind: str
     """Name of its class."""
@@ -54,26 +54,26 @@ class TensorRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class Header:
-    """Everything about a saved model but its numbers."""
+    """Everything about a saved model except its numbers."""
 
     kind: str
     """`compact`, `gated` or `plain`."""
     model_class: str
     """Module and qualified name of the model's class."""
     diffsparse_version: str
-    """What wrote the file."""
+    """Version that wrote the file."""
     torch_version: str
-    """What it ran on."""
+    """Version of PyTorch that wrote it."""
     plan: Plan | None = None
-    """For a compact model: how it follows from the user's class."""
+    """For a compact model: how to get it from the user's class."""
     sparse_layers: dict[str, SparseLayer] = field(default_factory=dict)
-    """Sparse batch norms by name, so that a model without gates can get them before its numbers."""
+    """Sparse batch norms by name, so that a model without gates can be given them."""
     gates: dict[str, GateRecord] = field(default_factory=dict)
     """Gates by name."""
     shared: dict[str, str] = field(default_factory=dict)
-    """Further names of tensors that were saved once."""
+    """Further names of tensors, with the name under which each is saved."""
     tensors: dict[str, TensorRecord] = field(default_factory=dict)
-    """Tensors by name, without those further names."""
+    """Tensors by name, without further names."""
     sha256: str = ""
     """Hash of the content; empty before it is written."""
     format_version: int = FORMAT_VERSION

@@ -15,7 +15,7 @@ from diffsparse.files import require_path
 
 
 def read_header(path: str | os.PathLike[str]) -> Header:
-    """What the file at `path` says about itself, after its whole content was checked against its hash.
+    """The header of the file at `path`, after the whole file was checked against its hash.
 
     Args:
         path: a file that `save` wrote.
@@ -61,7 +61,7 @@ def read_checked(name: str, format_name: str, format_version: int) -> tuple[dict
 
 
 def mapped_tensors(path: str | os.PathLike[str], names: Iterable[str], sha256: str) -> dict[str, Tensor]:
-    """Tensors of a checked file, mapped from the disk rather than read into memory."""
+    """Tensors of a checked file, mapped from disk instead of read into memory."""
     try:
         with safe_open(path, framework="pt", device="cpu") as file:
             if (file.metadata() or {}).get(HASH) != sha256:

@@ -21,16 +21,16 @@ class SelectInput:
 
 
 def _selected(input: Tensor, dim: int, index: Tensor) -> Tensor:
-    """The channels of `index`; what lies channels last does so afterwards."""
+    """The channels in `index`; the memory format stays channels last if it was."""
     if input.is_contiguous() or not (last := input.movedim(dim, -1)).is_contiguous():
         return input.index_select(dim, index)
-    # as a matrix, which is several times as quick
+    # as a matrix, which is several times faster
     rows = last.reshape(-1, last.shape[-1]).index_select(1, index)
     return rows.view(*last.shape[:-1], -1).movedim(-1, dim)
 
 
 class ExpandOutput:
-    """Forward hook: channels that are one number come back between those the layer computes."""
+    """Forward hook: puts constant channels back between those that the layer computes."""
 
     def __init__(self, dim: int) -> None:
         self.dim = dim
@@ -45,19 +45,19 @@ class ExpandOutput:
 
 
 class PassOn(nn.Module):
-    """Stands for a module that gives its first argument back."""
+    """Replaces a module that returns its first argument."""
 
     def forward(self, input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         return input
 
 
 class Constant(nn.Module):
-    """Stands for a layer whose output no longer depends on its input: one number a channel, at any size.
+    """Replaces a layer whose output no longer depends on its input: one number per channel, at any size.
 
     Args:
         channels: channels of the output.
         dim: where they lie, counted from the end.
-        window: how the layer changed each spatial size, as `(kernel, stride, padding, dilation)`, one for each; None
+        window: how the layer changed each spatial size, as `(kernel, stride, padding, dilation)`, one per size; None
             for a layer that keeps the size.
         transposed: whether it was a transposed convolution; `window` then ends with the output padding.
     """
@@ -79,7 +79,7 @@ class Constant(nn.Module):
             shape[at] = self._size(shape[at], setting)
         view = [1] * len(shape)
         view[self.dim] = -1
-        # a tensor of its own, which code behind it may write to
+        # a copy, because the code behind it may write to it
         return self.numbers.to(input.dtype).view(view).expand(shape).clone()
 
     def _size(self, size: int, setting: list[int]) -> int:
@@ -97,7 +97,7 @@ class Constant(nn.Module):
 
 
 class ConstantMap(nn.Module):
-    """Stands for a layer whose output is one map, the same for every input of the size it was compacted for.
+    """Replaces a module whose output is the same map for every input of the size it was compacted for.
 
     Args:
         shape: of the output, without the batch.
@@ -112,7 +112,7 @@ class ConstantMap(nn.Module):
         self.register_buffer("map", torch.zeros(1, *shape))
 
     def forward(self, input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-        # what else it was called with does not matter to a constant
+        # a constant does not depend on further arguments
         given = [None if wanted is None else n for wanted, n in zip(self.input_size, input.shape[1:], strict=True)]
         if given != self.input_size:
             raise SparsityError(

@@ -20,7 +20,7 @@ COMPACT = "_made_by_compact"
 
 
 def apply_plan(model: Model, plan: Plan) -> Model:
-    """A copy of `model` with the architecture that `plan` describes, its own weights sliced alike.
+    """A copy of `model` with the architecture that `plan` describes; its weights are sliced accordingly.
 
     Args:
         model: a fresh instance of the class that was compacted, gated or not; it is left as it is.
@@ -69,7 +69,7 @@ def _check_fits(model: nn.Module, plan: Plan) -> None:
             )
         for dim, chosen in kept.dims.items():
             size = tensor.shape[dim] if dim < tensor.dim() else 0
-            # rising, so that the last is the largest
+            # indices rise, so the last is the largest
             if chosen and chosen[-1] >= size:
                 raise SparsityError(
                     f"the plan keeps entry {chosen[-1]} of dimension {dim} of '{name}', "
@@ -79,12 +79,12 @@ def _check_fits(model: nn.Module, plan: Plan) -> None:
 
 @torch.no_grad()
 def shrink_in_place(model: nn.Module, plan: Plan) -> nn.Module:
-    """Make `model`, which the plan fits and whose sparse layers are already ordinary ones, as small as it says."""
+    """Apply a plan to `model` itself; it must fit, and gates must be evaluated already."""
     edit = ModelEdit(model)
     for name, kept in plan.tensors.items():
         tensor = _held_tensor(edit.modules, name)
         if tensor is not None:
-            # not a tensor in its place: whoever else holds it, ties stay
+            # in place, so that tied parameters stay tied
             tensor.data = slice_tensor(tensor.data, kept, edit.index)
     for name, action in plan.layers.items():
         action.apply(edit, name)

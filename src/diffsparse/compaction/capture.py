@@ -23,7 +23,7 @@ from diffsparse.errors import SparsityError
 from diffsparse.module_tree import modules_by_name, tensors_by_name
 from diffsparse.tensor_tree import tensors_in
 
-# Asked for first: most arguments are such, and asking for the type of a tensor is slow.
+# Checked first: most arguments are of these types, and `isinstance` is slow for tensors.
 _PLAIN_TYPES = frozenset({int, float, bool, str, type(None)})
 _SEVERAL = (tuple, list)
 
@@ -41,11 +41,11 @@ class _Recorder(TorchFunctionMode):
             id(tensor): Value(tuple(tensor.shape), parameter=name, known=True)
             for name, tensor in self.graph.tensors.items()
         }
-        # any other tensor takes its entry along when it dies, so that no `id` is taken for another's
+        # the entry of any other tensor goes when the tensor dies, because its `id` may be used again
         self.alive: dict[int, weakref.ref[Tensor]] = {}
 
     def value(self, tensor: Tensor) -> Value:
-        """The value of `tensor`; of a tensor never seen before nothing is known."""
+        """The value of `tensor`; nothing is known of a tensor that was not seen before."""
         return self._values.get(id(tensor)) or self.note(tensor, Value(tuple(tensor.shape), depends_on_input=True))
 
     def note(self, tensor: Tensor, value: Value) -> Value:
@@ -61,7 +61,7 @@ class _Recorder(TorchFunctionMode):
 
     def watch(self) -> list[RemovableHandle]:
         """Watch every call of a module."""
-        # hooks for all modules are quicker than one on each, but run in front of those that a module has of its own
+        # global hooks are faster than one hook per module, but run before the hooks of the module itself
         hooked = {module for module in self.names if module._forward_hooks}
 
         def unless_hooked(module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
@@ -96,7 +96,7 @@ class _Recorder(TorchFunctionMode):
                 call.data = output.detach()[:1].clone()
 
     def _described(self, things: Iterable[Any], inputs: list[Value]) -> tuple[Any, ...]:
-        """These things with values in place of tensors, which are added to `inputs`."""
+        """These things with values in place of tensors; the values are added to `inputs`."""
         described: list[Any] = []
         for thing in things:
             kind = type(thing)
@@ -141,7 +141,7 @@ class _Recorder(TorchFunctionMode):
         depends, known = False, bool(inputs)
         for value in inputs:
             depends, known = depends or value.depends_on_input, known and value.known
-        # what is made from nothing may be made from sizes, or at random; a number may come from data
+        # a tensor made from no other may depend on sizes or be random, and a number may come from data
         known = known and op not in RANDOM and not takes_number(op, args, kwargs)
         outputs = [Value(tuple(t.shape), known=known, depends_on_input=depends) for t in made]
         for tensor, value in zip(made, outputs, strict=True):
@@ -153,7 +153,7 @@ class _Recorder(TorchFunctionMode):
         return result
 
     def _add(self, node: Node, made: list[Tensor], in_place: bool) -> None:
-        """Let the rule of `node` describe its outputs, and take these for the values of the tensors that it made."""
+        """Let the rule of `node` describe its outputs, which are the values of the tensors it made."""
         outputs = node.outputs[:]
         self.graph.nodes.append(node)
         shared = self._rewrite_views(node, made[0]) if in_place and made else False
@@ -162,7 +162,7 @@ class _Recorder(TorchFunctionMode):
         for tensor, value in zip(made, outputs, strict=True):
             before = self._values.get(id(tensor))
             if before is not None and not in_place and any(before is given for given in node.inputs):
-                # the operation handed its argument back
+                # the operation returned its argument
                 value.same_as = value.same_as or before
             self.note(tensor, value)
 
@@ -175,7 +175,7 @@ class _Recorder(TorchFunctionMode):
         return stored
 
     def _rewrite_views(self, node: Node, written: Tensor) -> bool:
-        """Whether other recorded tensors lie in the memory just written; if so, the node reads and makes them, too."""
+        """Whether other recorded tensors share the memory just written; if so, the node reads and makes them, too."""
         place = _place(written)
         if not place:
             return place is None
@@ -212,7 +212,7 @@ def capture(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     finally:
         for handle in handles:
             handle.remove()
-            # torch forgets to, and torch.compile takes what is left for a hook
+            # torch does not, and torch.compile mistakes what is left for a hook
             _global_forward_hooks_with_kwargs.pop(handle.id, None)
     recorder.graph.results = [recorder.value(tensor) for tensor in tensors_in(output)]
     if not recorder.graph.results:

@@ -1,4 +1,4 @@
-"""A quicker `copy.deepcopy` for module trees."""
+"""A faster `copy.deepcopy` for module trees."""
 
 import copy
 from collections import OrderedDict
@@ -9,15 +9,15 @@ from torch import Tensor, nn
 
 _ATOMS = frozenset({bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device})
 _COLLECTIONS = frozenset({OrderedDict, dict, set, list})
-# torch gives each module these for itself
+# attributes that torch gives every module
 _ITS_OWN = frozenset(vars(nn.Module()))
 
 
 class Duplicate:
-    """Makes the copies that `copy.deepcopy` makes; what is copied twice gives one copy.
+    """Makes the same copies as `copy.deepcopy`; copying something twice gives one copy.
 
-    A module is a dozen empty dictionaries and a few tensors, which `deepcopy` takes apart one by one. Here they are
-    made afresh, and everything else is left to `deepcopy`.
+    A module is a dozen empty dictionaries and a few tensors, which are slow to copy one by one. They are created here,
+    and everything else is left to `deepcopy`.
 
     Example:
         >>> duplicate = Duplicate()
@@ -79,7 +79,7 @@ class Duplicate:
         return new
 
     def _is_plain(self, kind: type) -> bool:
-        """Whether the class leaves to others how it is taken apart."""
+        """Whether the class does not define how it is copied."""
         if kind not in self._plain_classes:
             own = any(hasattr(kind, name) for name in ("__deepcopy__", "__getnewargs__", "__getnewargs_ex__"))
             reduced = any(getattr(kind, name) is not getattr(object, name) for name in ("__reduce_ex__", "__reduce__"))

@@ -1,4 +1,4 @@
-"""What the name of a torch call says: which operation it is, whether it writes, whether it only tells a size."""
+"""What the name of a torch call says: which operation it is, and whether it writes or only returns metadata."""
 
 from collections.abc import Callable
 from functools import lru_cache
@@ -13,7 +13,7 @@ _RENAMED = {
     "T.__get__": "transpose_all",
 }
 
-# Calls that tell Python of a tensor without its data; whatever else returns no tensor hands data over.
+# Calls that return metadata. Any other call that returns no tensor returns data.
 _METADATA = {
     *("size", "dim", "ndimension", "numel", "nelement", "len", "stride", "storage_offset", "element_size"),
     *("is_contiguous", "is_floating_point", "is_complex", "is_signed", "is_tensor", "is_inference", "is_shared"),
@@ -22,7 +22,7 @@ _METADATA = {
 }
 
 RANDOM = {"rand", "randn", "randint", "randperm", "rand_like", "randn_like", "bernoulli", "multinomial", "normal"}
-"""Calls whose result is another one each time."""
+"""Calls whose result differs each time."""
 
 
 def canonical(func: Callable[..., Any]) -> str:
@@ -37,7 +37,7 @@ def canonical(func: Callable[..., Any]) -> str:
 
 @lru_cache(maxsize=1024)
 def spelling(func: Callable[..., Any]) -> tuple[str, bool, bool]:
-    """The canonical name, whether it says that the first operand is written to, and whether it may only tell a size."""
+    """The canonical name, whether it says that the first operand is written to, and whether it may be metadata."""
     name: str = getattr(func, "__name__", "")
     augmented = name.startswith("__i") and name.endswith("__") and name not in {"__invert__", "__index__", "__int__"}
     single = name.endswith("_") and not name.endswith("__")

@@ -1,4 +1,4 @@
-"""Numbers that go with a plan: folded biases, fills, constants."""
+"""Tensors that go with a plan: folded biases, fills, constants."""
 
 from dataclasses import dataclass, field
 
@@ -10,14 +10,14 @@ from diffsparse.compaction.adaptors import FILL, Constant, ConstantMap
 
 @dataclass
 class PlanTensors:
-    """Tensors that a plan leaves room for, by the name of the layer."""
+    """Contents of tensors that a plan creates, by the name of the layer."""
 
     bias: dict[str, Tensor] = field(default_factory=dict)
     """What to add to the bias."""
     fill: dict[str, Tensor] = field(default_factory=dict)
     """What an expand puts between the outputs."""
     constant: dict[str, Tensor] = field(default_factory=dict)
-    """What stands for the layer."""
+    """What replaces the layer."""
     affine: dict[str, tuple[Tensor, Tensor]] = field(default_factory=dict)
     """Scale and shift of the batch norm that the layer takes over."""
 

@@ -10,7 +10,7 @@ _CONVOLVE: dict[int, Any] = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
 
 
 class RaggedConv(nn.Module):
-    """Runs each group by itself. `weight` holds the groups one below the other, narrow ones padded with zeros.
+    """Runs one group after the other. `weight` holds the groups below each other, padded with zeros to one width.
 
     Args:
         conv: the grouped convolution that it stands for; its weights are taken over as they are.

@@ -1,4 +1,4 @@
-"""The last word: run both models and compare."""
+"""Run the original and the compact model, and compare."""
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -53,7 +53,7 @@ def difference(expected: Any, got: Any) -> float:
 
 
 def _apart(a: Tensor, b: Tensor) -> float:
-    """Largest relative difference; infinities and NaN must stand in the same places."""
+    """Largest relative difference; infinities and NaN must be in the same places."""
     odd = ~torch.isfinite(a)
     if not torch.equal(odd, ~torch.isfinite(b)) or not torch.equal(a[odd].nan_to_num(), b[odd].nan_to_num()):
         return float("inf")
@@ -64,9 +64,9 @@ def _apart(a: Tensor, b: Tensor) -> float:
 
 
 class Trials:
-    """Inputs and what the original gives for them.
+    """Inputs and the outputs of the original for them.
 
-    There are two: the example, and random numbers with one more sample and another size, as far as the original takes
+    There are two inputs: the example, and random numbers with one more sample and another size, if the original takes
     them. Random numbers that the model itself draws are the same each time.
 
     Args:
@@ -83,7 +83,7 @@ class Trials:
         self._others: dict[bool, list[tuple[Any, Any]]] = {}
 
     def note_answers(self, original: nn.Module, *, any_size: bool = True) -> None:
-        """Let the original answer, before anything is done to it; `any_size` as for the compact model to come."""
+        """Run the original, before anything is done to it; `any_size` as for the compact model."""
         if any_size not in self._others:
             answered = ((trial, _answer(original, trial)) for trial in _trials(self._example, any_size))
             taken = [(trial, answer) for trial, answer in _until_telling(answered) if answer is not None]
@@ -105,7 +105,7 @@ class Trials:
 
 
 def _trials(example: Any, any_size: bool) -> Iterator[Any]:
-    """Inputs to try, those that show most first; a smaller size than the example's is as good as a larger one."""
+    """Inputs to try, the most telling first; smaller sizes than the example's show as much as larger ones."""
     generator = torch.Generator().manual_seed(0)
     if any_size:
         yield random_like(_one_more(_resized(example, _quarter)), generator)
@@ -114,14 +114,14 @@ def _trials(example: Any, any_size: bool) -> Iterator[Any]:
         yield random_like(_one_more(_resized(example)), generator)
     yield random_like(_one_more(example), generator)
     yield random_like(example, generator)
-    # for a model that does not take any numbers
+    # for a model that does not take random numbers
     if any_size:
         yield _one_more(_resized(example))
     yield _one_more(example)
 
 
 def _until_telling(answered: Iterable[tuple[Any, Any]]) -> Iterator[tuple[Any, Any]]:
-    """Trials up to the first one to which every tensor of the answer is a number somewhere."""
+    """Trials up to the first whose answer has a finite number in every tensor."""
     for trial, answer in answered:
         yield trial, answer
         if answer is not None and all(bool(torch.isfinite(tensor).any()) for tensor in tensors_in(answer)):
@@ -138,8 +138,8 @@ def _answer(model: nn.Module, trial: Any) -> Any:
 
 @contextmanager
 def same_draws() -> Iterator[None]:
-    """No gradients, and the same random numbers each time; afterwards the random state is what it was."""
-    # torch.manual_seed takes its time to leave a note for devices that are not there
+    """No gradients, and the same random numbers each time; the random state is restored afterwards."""
+    # torch.manual_seed spends time on devices that do not exist
     seed = torch.manual_seed if torch.accelerator.is_available() else torch.default_generator.manual_seed
     with torch.no_grad(), torch.random.fork_rng():
         seed(0)
@@ -159,7 +159,7 @@ def run_on_copies(model: nn.Module, trial: Any) -> Any:
 
 
 def _one_more(thing: Any) -> Any:
-    """The first sample once more behind the others."""
+    """Tensors with their first sample added at the end."""
     return map_tensors(lambda tensor: torch.cat([tensor, tensor[:1]]) if tensor.dim() > 0 else tensor, thing)
 
 
@@ -172,7 +172,7 @@ def _half(size: int) -> int:
 
 
 def _resized(thing: Any, change: Callable[[int], int] = lambda size: size + 1) -> Any:
-    """Images of another size: every dimension behind the second changed, by default one more pixel."""
+    """Images of another size, by default one pixel larger in each spatial dimension."""
 
     def resize(tensor: Tensor) -> Tensor:
         if tensor.dim() < 3 or not tensor.is_floating_point():

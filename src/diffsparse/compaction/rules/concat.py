@@ -1,4 +1,4 @@
-"""Concatenation along the channels: their layouts one behind the other."""
+"""Concatenation along the channels."""
 
 import numpy as np
 from torch import Tensor

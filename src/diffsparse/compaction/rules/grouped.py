@@ -1,4 +1,4 @@
-"""What of a grouped convolution can leave: dead groups, and as much of the others as they have in common."""
+"""What can be cut from a grouped convolution: dead groups, and as much of the others as they have in common."""
 
 from typing import TYPE_CHECKING
 
@@ -10,7 +10,7 @@ from diffsparse.compaction.tensor_slice import TensorSlice
 if TYPE_CHECKING:
     from diffsparse.compaction.rules.layer import Layer
 
-# Groups of different sizes run one by one: worth it only for a few groups and a real saving.
+# Groups of different sizes run one by one, which pays only for a few groups and a real saving.
 MOST_RAGGED_GROUPS, RAGGED_GAIN = 8, 1.1
 
 
@@ -28,7 +28,7 @@ def regular(rows: Mask, columns: Mask, groups: int) -> tuple[Mask, Mask]:
 
 
 def ragged_pays(ragged: tuple[Mask, Mask], even: tuple[Mask, Mask], groups: int) -> bool:
-    """Whether groups of different sizes, each as rows and columns, are worth it where groups of one size would do."""
+    """Whether groups of different sizes save enough; both are given as rows and columns."""
 
     def pairs(rows: Mask, columns: Mask) -> int:
         return int((rows.reshape(groups, -1).sum(1) * columns.reshape(groups, -1).sum(1)).sum())
@@ -50,7 +50,7 @@ def grouped_slice(layer: "Layer", shape: list[int]) -> TensorSlice:
 
 
 def _filled(mask: Mask, count: int) -> Mask:
-    """`mask` with further entries from the front until it has `count`."""
+    """`mask` with entries added from the front until it has `count`."""
     filled = mask.copy()
     filled[np.flatnonzero(~mask)[: max(int(count - mask.sum()), 0)]] = True
     return filled

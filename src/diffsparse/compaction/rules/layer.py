@@ -27,7 +27,7 @@ class Layer:
         given: the operand, where its channels do not lie as the layer has them.
     """
 
-    # what a layer starts with lies in the class: there are hundreds of them
+    # defaults are class attributes, as there are hundreds of layers
     mixes: bool = False
     """Whether an output reads several inputs: a convolution or a linear layer, no batch norm."""
     inputs: int = 0
@@ -41,7 +41,7 @@ class Layer:
     folds: bool = False
     """Whether a fixed input other than zero has the same effect at every pixel."""
 
-    # what an analysis decides, each one anew
+    # set by each analysis anew
     call: Call | None = None
     """The module call that is this layer and nothing else, if it is free."""
     free: bool = False
@@ -75,14 +75,14 @@ class Layer:
         return [(int(height), int(width)) for height, width in zip(rows, columns, strict=True) if height]
 
     def read_operand(self) -> None:
-        """Mark what the columns need of the operand."""
+        """Add to `need` of the operand what the columns read."""
         if self.given is not None:
             read_all(self.given)
         elif self.input.axis is not None:
             self.input.need |= self.columns
 
     def keep_operand(self) -> bool:
-        """Keep of the operand what a select takes from it, or all where its channels lie otherwise."""
+        """Keep the channels of the operand that a select takes, or all if they lie along another dimension."""
         if self.given is not None:
             return pin([self.given])
         return self.free and self.input.axis is not None and widen(self.input, self.columns)
@@ -142,7 +142,7 @@ class LayerRule(Rule):
                 made[name] = grouped_slice(layer, shape)
                 continue
             if role == "weight" and layer.mixes:
-                # dimension 0 first, whichever of the two it is
+                # dimension 0 first, be it rows or columns
                 cut = {**rows, **({} if every_column else {1: indices(layer.columns)})}
                 if layer.transposed:
                     cut = {1 - dim: kept for dim, kept in reversed(cut.items())}

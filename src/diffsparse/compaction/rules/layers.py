@@ -49,7 +49,7 @@ class Linear(LayerRule):
     def _pairs(self, weight: torch.Tensor, groups: int) -> Mask | None:
         """(outputs, inputs of a group): whether any weight between them is not zero; None if there are no zeros."""
         nonzero = weight.bool()
-        # mostly no weight is zero, which is found out quickest
+        # this is the usual case, and the fastest to check
         if groups == 1 and np.count_nonzero(nonzero.numpy(force=True)) == weight.numel():
             return None
         pairs = as_mask(nonzero.flatten(2).any(2) if weight.dim() > 2 else nonzero)
@@ -103,7 +103,7 @@ class Linear(LayerRule):
         layer, out = node.layer, node.output
         source = layer.input
         if layer.free:
-            # rows that only fill up a group are computed, so they are there
+            # rows that only fill up a group are computed as well
             changed = widen(out, layer.rows)
             return layer.keep_operand() or changed
         changed = layer.keep_operand()
@@ -156,7 +156,7 @@ class Convolution(Linear):
 
 
 class TransposedConvolution(Convolution):
-    """Its weight has inputs in front of outputs."""
+    """Its weight has inputs in dimension 0 and outputs in dimension 1."""
 
     modules = (_ConvTransposeNd,)
     transposed = True
@@ -216,7 +216,7 @@ class BatchNorm(LayerRule):
 
 
 def fold_into_bias(layer: Layer, weight: torch.Tensor) -> np.ndarray[Any, np.dtype[np.float64]] | None:
-    """What the fixed inputs that are no longer there add to each output; None if nothing."""
+    """What the fixed inputs that were removed add to each output; None if nothing."""
     source = layer.input
     if source.axis is None or not layer.folds:
         return None

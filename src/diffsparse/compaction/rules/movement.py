@@ -9,18 +9,18 @@ from diffsparse.compaction.rules.base import Rule, argument, pin, unite, widen
 
 
 class Movement(Rule):
-    """Follows channels by moving their labels as the operator moves the entries.
+    """Moves a tensor of channel numbers in the same way as the operator moved the data.
 
-    Where the labels end up along one dimension, that is the channel axis of the output. In between (a channel shuffle
-    is reshape, transpose, reshape) they are carried along. The width of what is moved by position stays as it was;
-    a plain flattening, transposing or squeezing follows any width.
+    If the numbers then vary along one dimension only, that is the channel axis of the output. Otherwise they are
+    carried along: a channel shuffle is reshape, transpose, reshape. Plain flattening, transposing and squeezing follow
+    any width; what is moved by position keeps its width.
     """
 
     reason = "channels are picked or regrouped by position"
 
     def infer(self, node: Node, graph: Graph) -> bool:
         source = node.inputs[0]
-        # an index that is stored in the model is as good as one that is written
+        # an index that is stored in the model is as fixed as one in the code
         stored = all(value.parameter is not None for value in node.inputs[1:])
         if not stored or node.redo is None or (source.axis is None and source.channel_of_entry is None):
             return False
@@ -73,7 +73,7 @@ def _labels(value: Value) -> Tensor:
     assert value.axis is not None
     shape = [1] * len(value.shape)
     shape[value.axis] = -1
-    # a copy with real strides: reshapes must treat it as they treated the data
+    # contiguous, because reshapes must treat it as they treated the data
     return torch.arange(value.channels).view(shape).expand(value.shape).contiguous()
 
 

@@ -57,7 +57,7 @@ class Pointwise(Rule):
                 return False
         out.track(axis, self._fixed(node, graph, out.shape[axis]), node.result)
         if takes_number(node.op, node.args, node.kwargs):
-            # what the number makes of a zero is known if it is zero again
+            # the number may differ next time, but a zero that stays zero is known
             zeros = np.logical_and.reduce(
                 [v.zero for v in node.inputs if v.axis is not None and v.channels == out.channels]
             )
@@ -95,7 +95,7 @@ class Pointwise(Rule):
 
     @staticmethod
     def _constant(operand: Operand, graph: Graph) -> tuple[Any, Any]:
-        """Where the operand is one number, and which; for each channel or, where it is broadcast, for all."""
+        """Where the operand is one number, and which: per channel or, if it is broadcast, for all."""
         value = operand.value
         if value.axis is not None:
             return value.fixed, value.numbers
@@ -185,7 +185,7 @@ _NUMBERS = (int, float)
 
 
 def takes_number(op: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether a number from the user's code goes in, which may come from the size of the input or from its data."""
+    """Whether the call takes a Python number, which may come from the size or the data of the input."""
     return op in _TAKE_NUMBERS and any(isinstance(arg, _NUMBERS) for arg in [*args, *kwargs.values()])
 
 

@@ -1,4 +1,4 @@
-"""Operators that treat every channel alike and by itself: pooling, resizing, padding, means over pixels."""
+"""Operators on the pixels of each channel: pooling, resizing, padding, means."""
 
 import numpy as np
 from torch import Tensor
@@ -12,7 +12,7 @@ def _any_nonzero(setting: object) -> bool:
 
 
 class Spatial(EachChannel):
-    """Works on the last dimensions; one number everywhere stays one number everywhere."""
+    """Works on the last dimensions; a constant channel stays constant."""
 
     def __init__(self, dims: int | None = None) -> None:
         self.dims = dims
@@ -39,7 +39,7 @@ class Spatial(EachChannel):
 
 
 class AveragePool(Spatial):
-    """Zeros that pad an average make a number other than zero vary at the border."""
+    """With zero padding, a constant other than zero varies at the border."""
 
     def fixed(self, node: Node, source: Value) -> Mask:
         padded = _any_nonzero(argument(node, 3, "padding", 0)) and argument(node, 5, "count_include_pad", True)
