@@ -9,7 +9,7 @@ from torch.optim import Optimizer
 
 from diffsparse.errors import SparsityError, require_number
 from diffsparse.penalties.norms import Norm
-from diffsparse.penalties.regulariser import Regulariser
+from diffsparse.penalties.penalty import Regulariser
 
 HALVINGS = 24
 """Bisection steps in the search for the last lambda."""
@@ -25,9 +25,9 @@ class ProximalStep(Regulariser):
             `requires_grad=False` are left alone while they have it.
         norm: `L1()`, `GroupL21(...)` or `ExclusiveL12()`; `Lp` has no closed form.
         strength: lambda.
-        target: stop at this share of zeros, or never. Zeros of a proximal step come back once lambda is gone. With a
-            target, the step that reaches it is the last: it takes the smallest lambda that will do, and from then on
-            what is zero stays zero and the rest is free.
+        target: stop at this share of zeros; None never stops. Zeros of a proximal step come back once lambda is gone.
+            The step that reaches the target therefore takes the smallest lambda that will do, and from then on what is
+            zero stays zero and the rest is free.
         after_step: called after each step.
 
     Example:
