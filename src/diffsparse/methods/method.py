@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim import Optimizer
 
 from diffsparse.compaction import Compacted, compact
-from diffsparse.errors import SparsityError, SparsityWarning
+from diffsparse.errors import SparsityError, SparsityWarning, require_number
 from diffsparse.gates import named_gates
 from diffsparse.gating import Count, sparsity
-from diffsparse.methods.scales import batch_norm_scales, channels
 from diffsparse.methods.settings import Sparsifying
 from diffsparse.penalties import FixedStrength, GradualStrength, Regulariser, SteeredStrength, StrengthController
 from diffsparse.penalties.strength import WithinEpochs
@@ -27,11 +27,10 @@ class Cut:
     """A network that was cut, to go on training with."""
 
     model: nn.Module
-    """The smaller network."""
     compacted: Compacted[nn.Module] | None
     """How it follows from the whole one, for saving; its model is `model`. None if another library cut."""
     removed: Count
-    """Batch-norm channels that went, of all before the cut."""
+    """Batch-norm channels that were removed, of all before the cut."""
 
 
 class Method:
@@ -49,29 +48,32 @@ class Method:
             if name not in cls.options:
                 takes = f"takes {', '.join(sorted(cls.options))}" if cls.options else "takes no such options"
                 raise SparsityError(f"{name}={value} has no meaning for method {settings.method}, which {takes}")
+        if "target_macs" in cls.options:
+            check_targets(settings.method, settings.target, settings.target_macs)
+        elif "strength" in cls.options and settings.target is not None and settings.strength == 0:
+            raise SparsityError("a target is reached by steering strength, which must be above 0, got 0")
 
     @classmethod
     def from_settings(cls, settings: Sparsifying) -> "Method":
-        """The method that checked options describe."""
-        return cls()
+        """The method that checked options describe; a dataclass takes for each field the option of its name."""
+        return cls(**{name: getattr(settings, name) for name in getattr(cls, "__dataclass_fields__", ())})
 
     def prepare(self, model: nn.Module) -> nn.Module:
         """The model to train, made from a fresh one."""
         return model
 
     def regulariser(self, model: nn.Module, optimizer: Optimizer) -> Regulariser | None:
-        """What acts on `model` during training, None if nothing does; a network that was cut trains without."""
+        """What makes zeros in `model` during training; None if nothing does. A network that was cut trains without."""
         return None
 
     def zeros(self, model: nn.Module) -> Count:
         """Channels that batch norms or gates have set to zero."""
         if any(True for _ in named_gates(model)):
             return sparsity(model).channels
-        scales = batch_norm_scales(model)
-        return Count(zero=sum(int((s == 0).sum()) for s in scales), total=channels(model))
+        return Count(zero=sum(int((norm.weight == 0).sum()) for norm in batch_norms(model)), total=channels(model))
 
     def figures(self, model: nn.Module) -> dict[str, Any]:
-        """What else is worth a place in the log after each epoch."""
+        """What else to log after each epoch."""
         return {}
 
     def live_macs(self, model: nn.Module, example: Tensor) -> int | None:
@@ -92,13 +94,12 @@ class Method:
         raise NotImplementedError
 
     def controller(self, settings: Sparsifying, epochs: int, *, keeps_zeros: bool = False) -> WithinEpochs:
-        """Lambda over the run; `keeps_zeros` as `Regulariser` says it."""
+        """Lambda over the run; `keeps_zeros` is that of the `Regulariser`."""
         base: StrengthController = FixedStrength(settings.strength)
         if settings.ramp_epochs:
             base = GradualStrength(0.0, settings.strength, settings.delay_epochs, settings.ramp_epochs)
         if settings.target is not None and not self.cuts:
-            begin = settings.delay_epochs
-            base = SteeredStrength(base, settings.target, begin=begin, epochs=epochs, keeps_zeros=keeps_zeros)
+            base = SteeredStrength(base, settings.target, settings.delay_epochs, epochs, keeps_zeros)
         end = epochs - settings.settle_epochs if settings.settle_epochs else None
         return WithinEpochs(base, settings.delay_epochs, end)
 
@@ -148,17 +149,21 @@ def method_names(kind: NetworkKind | None = None) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for table in tables for name in table))
 
 
+def _called(name: str) -> list[type[Method]]:
+    """The methods of this name, one for each kind of network that has it."""
+    load_features()
+    return [table[name] for table in _METHODS.values() if name in table]
+
+
 def uses_strength(name: str) -> bool:
     """Whether a method of this name has a lambda."""
-    load_features()
-    found = [table[name] for table in _METHODS.values() if name in table]
+    found = _called(name)
     return not found or any("strength" in method.options for method in found)
 
 
 def check_method(settings: Sparsifying) -> None:
     """Raise unless some kind of network has this method and the options suit it."""
-    load_features()
-    found = [table[settings.method] for table in _METHODS.values() if settings.method in table]
+    found = _called(settings.method)
     if not found:
         raise SparsityError(f"method must be one of {', '.join(method_names())}, got {settings.method!r}")
     settings.check()
@@ -182,8 +187,7 @@ def choose_method(settings: Sparsifying, model: nn.Module) -> Method:
         Proximal(strength=0.1, norm=GroupL21(size=4), target=None)
     """
     check_method(settings)
-    special = (kind for kind in _METHODS if kind is not ORDINARY and kind.matches(model))
-    kind = next(special, ORDINARY)
+    kind = next((kind for kind in _METHODS if kind is not ORDINARY and kind.matches(model)), ORDINARY)
     if settings.method not in _METHODS[kind]:
         owners = " and ".join(owner.name for owner, table in _METHODS.items() if settings.method in table)
         raise SparsityError(
@@ -193,6 +197,37 @@ def choose_method(settings: Sparsifying, model: nn.Module) -> Method:
     method = _METHODS[kind][settings.method]
     method.check(settings)
     return method.from_settings(settings)
+
+
+def batch_norms(model: nn.Module) -> list[_BatchNorm]:
+    """All ordinary batch norms that have scales, in the order of the model."""
+    norms = (module for module in model.modules() if isinstance(module, _BatchNorm))
+    return [norm for norm in norms if isinstance(norm.weight, nn.Parameter)]
+
+
+def channels(model: nn.Module) -> int:
+    """Channels of all ordinary batch norms together."""
+    return sum(norm.weight.numel() for norm in batch_norms(model))
+
+
+def require_scales(method: str, model: nn.Module) -> list[nn.Parameter]:
+    """The scales of all ordinary batch norms; raises, naming the method, if there are none."""
+    scales = [norm.weight for norm in batch_norms(model)]
+    if not scales:
+        raise SparsityError(f"{method} acts on scales of batch norms, and {type(model).__name__} has none")
+    return scales
+
+
+def check_targets(method: str, target: float | None, target_macs: float | None) -> None:
+    """Raise, naming the method, unless exactly one of the two shares is given and makes sense."""
+    if (target is None) == (target_macs is None):
+        raise SparsityError(
+            f"{method} needs either a target or target_macs, to know how much to remove; "
+            f"got target={target}, target_macs={target_macs}"
+        )
+    for name, share in (("target", target), ("target_macs", target_macs)):
+        if share is not None:
+            require_number(name, share, above=0, high=1)
 
 
 register_method("plain", Method)

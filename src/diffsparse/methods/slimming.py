@@ -14,9 +14,16 @@ from diffsparse.compaction.materialise import check_model
 from diffsparse.errors import SparsityError, SparsityWarning, require_number
 from diffsparse.gating import Count
 from diffsparse.measuring import measure
-from diffsparse.methods.method import STEERING, Cut, Method, register_method
-from diffsparse.methods.scales import batch_norms, channels, check_targets, require_scales
-from diffsparse.methods.settings import Sparsifying
+from diffsparse.methods.method import (
+    STEERING,
+    Cut,
+    Method,
+    batch_norms,
+    channels,
+    check_targets,
+    register_method,
+    require_scales,
+)
 from diffsparse.penalties import Regulariser
 
 TOLERANCE = 0.005
@@ -27,8 +34,8 @@ TOLERANCE = 0.005
 class Slimming(Method):
     """Scales of batch norms are trained under an l1 penalty; then the smallest of the whole network are cut.
 
-    Scale and shift of a cut channel become zero on a copy, and `compact` removes what that makes superfluous, whole
-    layers and blocks too. Channels are ranked over all batch norms together, equal ones in the order of the model.
+    Scale and shift of a cut channel become zero on a copy, and `compact` removes what is then superfluous, whole layers
+    and blocks too. Channels are ranked over all batch norms together; ties keep the order of the model.
 
     Example:
         >>> net = nn.Sequential(nn.Linear(3, 8), nn.BatchNorm1d(8), nn.Linear(8, 2))
@@ -57,16 +64,6 @@ class Slimming(Method):
         require_number("start", self.start)
         check_targets("slimming", self.target, self.target_macs)
 
-    @classmethod
-    def check(cls, settings: Sparsifying) -> None:
-        super().check(settings)
-        check_targets(settings.method, settings.target, settings.target_macs)
-
-    @classmethod
-    def from_settings(cls, settings: Sparsifying) -> Method:
-        targets = {"target": settings.target, "target_macs": settings.target_macs}
-        return cls(strength=settings.strength, start=settings.start, **targets)
-
     def prepare(self, model: nn.Module) -> nn.Module:
         for scale in require_scales("slimming", model):
             nn.init.constant_(scale, self.start)
@@ -84,10 +81,11 @@ class Slimming(Method):
         model = check_model(model)
         if not all(bool(scale.isfinite().all()) for scale in require_scales("slimming", model)):
             raise SparsityError(f"a batch norm of {type(model).__name__} has a scale that is not finite: it diverged")
-        if self.target is None:
-            assert self.target_macs is not None
+        if self.target_macs is not None:
             return _cut_to_macs(model, example, self.target_macs)
-        count, total = round(self.target * channels(model)), channels(model)
+        assert self.target is not None
+        total = channels(model)
+        count = round(self.target * total)
         small = _compact_without(model, example, count)
         if small is None:
             raise SparsityError(
@@ -142,9 +140,8 @@ def _cut_to_macs(model: nn.Module, example: Tensor, share: float) -> Cut:
     """Bisection over the number of channels: cuts are nested, so that MACs fall with it."""
     whole, total = measure(model, example, latency=False).macs, channels(model)
     best: Cut | None = None
-    least = 1.0
     # one more than all stands for what cannot be reached
-    too_few, enough = -1, total + 1
+    least, too_few, enough = 1.0, -1, total + 1
     while enough - too_few > 1:
         count = (too_few + enough) // 2
         small = _compact_without(model, example, count)

@@ -15,13 +15,11 @@ from diffsparse.compaction.materialise import check_model
 from diffsparse.errors import SparsityError
 from diffsparse.gating import Count
 from diffsparse.measuring import measure
-from diffsparse.methods.method import Cut, Method, register_method
-from diffsparse.methods.scales import channels, check_targets
-from diffsparse.methods.settings import Sparsifying
+from diffsparse.methods.method import Cut, Method, channels, check_targets, register_method
 from diffsparse.undisturbed import undisturbed
 
 STEP = 1 / 400
-"""Share of the channels that go at once, before magnitudes are ranked again."""
+"""Share of the channels that are removed at once, before magnitudes are ranked again."""
 SLACK = 0.01
 """How far below `target` the share of removed channels may end."""
 
@@ -30,29 +28,20 @@ SLACK = 0.01
 class TorchPruning(Method):
     """Torch-Pruning's MagnitudePruner: l2 norms of coupled channels, ranked over the whole network.
 
-    It goes in many small steps rather than in one, because in one step it leaves a layer whole all of whose channels
-    rank low; it never removes the last channel of a layer. The outputs of the last layer stay. Needs the `bench` extra.
+    It prunes in many small steps: in one step it would leave a layer whole if all its channels rank low. It never
+    removes the last channel of a layer, nor outputs of the last layer. Needs the `bench` extra.
     """
 
     target: float | None = None
     """Share of channels to remove, coupled ones counted once, as the library counts."""
     target_macs: float | None = None
-    """Or the share of MACs to keep: it stops at the first step that keeps no more, `STEP` of the channels being one."""
+    """Or the share of MACs to keep: it stops after the first step that keeps no more than this."""
 
     cuts = True
     options = frozenset({"target", "target_macs", "retrain_epochs"})
 
     def __post_init__(self) -> None:
         check_targets("torch-pruning", self.target, self.target_macs)
-
-    @classmethod
-    def check(cls, settings: Sparsifying) -> None:
-        super().check(settings)
-        check_targets(settings.method, settings.target, settings.target_macs)
-
-    @classmethod
-    def from_settings(cls, settings: Sparsifying) -> Method:
-        return cls(target=settings.target, target_macs=settings.target_macs)
 
     def prepare(self, model: nn.Module) -> nn.Module:
         """The model as it is; raises before any training if the library is missing."""
@@ -65,17 +54,14 @@ class TorchPruning(Method):
         Raises:
             SparsityError: the library failed, fell short of what was asked for, or left a network that does not run.
         """
-        library = _library()
         model = check_model(model)
         small = copy.deepcopy(model)
         try:
             with torch.enable_grad():
-                pruner = _pruner(library, small, example, 1.0 if self.target is None else self.target)
-                self._prune(pruner, model, example)
+                self._prune(_pruner(small, example, 1.0 if self.target is None else self.target), model, example)
         except SparsityError:
             raise
-        except Exception as error:
-            # a library's inside may raise anything
+        except Exception as error:  # the library may raise anything
             raise SparsityError(
                 f"torch-pruning failed on {type(model).__name__}: {type(error).__name__}: {error}"
             ) from error
@@ -114,7 +100,8 @@ def _library() -> ModuleType:
         ) from None
 
 
-def _pruner(library: ModuleType, model: nn.Module, example: Tensor, ratio: float) -> Any:
+def _pruner(model: nn.Module, example: Tensor, ratio: float) -> Any:
+    library = _library()
     return library.pruner.MagnitudePruner(
         model,
         example,
