@@ -21,7 +21,7 @@ import diffsparse as ds
 from diffsparse.compaction.analyse import Analysis
 from diffsparse.compaction.apply import shrink_in_place
 from diffsparse.compaction.capture import capture
-from diffsparse.compaction.materialise import bake
+from diffsparse.compaction.materialise import materialise
 from diffsparse.compaction.plan_tensors import write_numbers
 from diffsparse.compaction.planner import make_plan
 from diffsparse.models import PreResNet, create
@@ -199,7 +199,7 @@ def _torch_pruning_on_a_copy(model: nn.Module, x: Tensor) -> None:
 def _one_run(tool: str, depth: int, queue: Any) -> None:
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    model = bake(zero_gates(PreResNet(depth, bottleneck=True), 0.5, 0.0))
+    model = materialise(zero_gates(PreResNet(depth, bottleneck=True), 0.5, 0.0))
     x = torch.randn(1, 3, 32, 32)
     # with gradients, the allocator would keep memory that the tool's own forward pass then reuses
     with torch.no_grad():

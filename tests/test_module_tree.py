@@ -1,9 +1,18 @@
-"""Names of modules and tensors, against those that torch gives."""
+"""Names of modules and tensors, against those that torch gives; flags, replacements and wrappers."""
 
+import pytest
 import torch
 from torch import nn
 
-from diffsparse.module_tree import modules_by_name, tensors_by_name
+from diffsparse.module_tree import (
+    copy_training_flags,
+    lazy_tensor,
+    modules_by_name,
+    replace_modules,
+    tensors_by_name,
+    uncompiled,
+    without_wrappers,
+)
 from tests.compaction.tiny import tiny
 
 
@@ -36,3 +45,40 @@ def test_a_buffer_that_is_a_parameter_goes_by_the_name_of_the_parameter() -> Non
     model.register_buffer("again", model.weight.data)
     model._buffers["again"] = model.weight
     assert list(tensors_by_name(modules_by_name(model))) == ["weight", "bias"]
+
+
+@pytest.mark.filterwarnings("ignore:Lazy modules")
+def test_a_lazy_tensor_is_named_until_it_has_a_size() -> None:
+    model = nn.Sequential(nn.ReLU(), nn.LazyBatchNorm1d(affine=False))
+    assert lazy_tensor(model) == "1.running_mean"
+    assert lazy_tensor(nn.LazyLinear(2)) == "weight"
+    model(torch.randn(3, 2))
+    assert lazy_tensor(model) is None
+
+
+def test_wrappers_are_taken_off() -> None:
+    model = nn.Sequential()
+    compiled = torch.compile(model, backend="eager")
+    assert uncompiled(compiled) is model
+    assert uncompiled(model) is model
+    parallel = nn.DataParallel(model)
+    assert uncompiled(parallel) is parallel
+    for wrapped in (model, compiled, parallel, nn.DataParallel(compiled), torch.compile(parallel, backend="eager")):
+        assert without_wrappers(wrapped) is model
+
+
+def test_training_flags_go_by_name() -> None:
+    source, target = tied().train(), nn.Sequential(nn.Linear(3, 3), nn.ReLU(), nn.ReLU(), nn.ReLU())
+    source[0].eval()
+    copy_training_flags(source, target.eval())
+    assert [module.training for module in target] == [False, True, True, True]
+    copy_training_flags(source.eval(), target)
+    assert not any(module.training for module in target.modules())
+
+
+def test_a_module_is_replaced_wherever_it_is() -> None:
+    model = tied()
+    old, new = model[0], nn.ReLU()
+    assert replace_modules(model, {old: new}) is model
+    assert model[0] is model[1][1] is new
+    assert replace_modules(old, {old: new}) is new

@@ -1,6 +1,15 @@
-"""Names of the modules and tensors of a model."""
+"""The modules and tensors of a model: their names, their flags, replacing them, and taking wrappers off."""
+
+from collections.abc import Mapping
+from itertools import chain
+from typing import TypeVar, cast
 
 from torch import Tensor, nn
+from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
+
+Model = TypeVar("Model", bound=nn.Module)
+
+_LAZY = frozenset({UninitializedParameter, UninitializedBuffer})
 
 
 def modules_by_name(model: nn.Module) -> dict[str, nn.Module]:
@@ -36,3 +45,50 @@ def tensors_by_name(modules: dict[str, nn.Module]) -> dict[str, Tensor]:
                     if names.setdefault(id(tensor), full) == full:
                         found[full] = tensor
     return found
+
+
+def memory_of(tensor: Tensor) -> int | None:
+    """Where the memory of `tensor` begins; None if it has none of its own."""
+    try:
+        return tensor.untyped_storage().data_ptr()
+    except (RuntimeError, NotImplementedError):
+        return None
+
+
+def lazy_tensor(model: nn.Module) -> str | None:
+    """The name of a parameter or buffer that has no size before the model has run; None if there is none."""
+    for name, module in modules_by_name(model).items():
+        for key, tensor in chain(module._parameters.items(), module._buffers.items()):
+            if type(tensor) in _LAZY:
+                return f"{name}.{key}" if name else key
+    return None
+
+
+def uncompiled(model: nn.Module) -> nn.Module:
+    """The module that `torch.compile` was given, or `model` if it is not compiled."""
+    inner: nn.Module = getattr(model, "_orig_mod", model)
+    return inner
+
+
+def without_wrappers(model: Model) -> Model:
+    """The user's own model, without the wrappers of data parallel training and `torch.compile`."""
+    inner = uncompiled(model)
+    if isinstance(inner, nn.DataParallel | nn.parallel.DistributedDataParallel):
+        inner = inner.module
+    return model if inner is model else without_wrappers(cast(Model, inner))
+
+
+def copy_training_flags(source: nn.Module, target: nn.Module) -> None:
+    """Give each module of `target` the training flag of the module of that name in `source`, or of `source` itself."""
+    flags = {name: module.training for name, module in modules_by_name(source).items()}
+    for name, module in modules_by_name(target).items():
+        module.training = flags.get(name, source.training)
+
+
+def replace_modules(model: nn.Module, replacements: Mapping[nn.Module, nn.Module]) -> nn.Module:
+    """Replace modules wherever `model` holds them, in place; return the model, or what replaces it."""
+    for module in list(model.modules()):
+        for key, child in module._modules.items():
+            if child is not None and child in replacements:
+                module._modules[key] = replacements[child]
+    return replacements.get(model, model)

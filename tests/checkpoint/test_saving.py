@@ -11,7 +11,7 @@ from torch import nn
 
 import diffsparse as ds
 from diffsparse import files as atomic_module
-from diffsparse.checkpoint import CheckpointError, GateRecord, SparseLayer, read_header, save
+from diffsparse.checkpoint import CheckpointError, GateRecord, read_header, save
 from diffsparse.checkpoint.saving import shared_names, unwrapped
 from tests.checkpoint.examples import Odd, Tied, compact_resnet, gated_resnet, resnet, same_state
 
@@ -32,7 +32,6 @@ def test_header_of_a_gated_model(tmp_path):
     save(model, tmp_path / "net")
     header = read_header(tmp_path / "net")
     assert header.kind == "gated"
-    assert header.sparse_layers == {"0": SparseLayer(kind="SparseBatchNorm1d", rgf=0.1)}
     assert header.gates == {
         "0.gate": GateRecord(kind="SignedGate", rgf=0.1, dims=[0]),
         "1.gate": GateRecord(kind="SimplexGate", rgf=None, dims=[0]),
@@ -42,7 +41,7 @@ def test_header_of_a_gated_model(tmp_path):
 def test_header_of_a_plain_model(tmp_path):
     save(resnet(), tmp_path / "net")
     header = read_header(tmp_path / "net")
-    assert (header.kind, header.plan, header.gates, header.sparse_layers) == ("plain", None, {}, {})
+    assert (header.kind, header.plan, header.gates) == ("plain", None, {})
 
 
 def test_other_readers_of_safetensors_see_the_state(tmp_path):

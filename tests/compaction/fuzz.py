@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from diffsparse import SparsityWarning
 from diffsparse.compaction import Compacted, Plan, compact
 from diffsparse.compaction.capture import tensors_in
-from diffsparse.compaction.materialise import bake
+from diffsparse.compaction.materialise import materialise
 from diffsparse.compaction.verify import Trials
 from tests.compaction.networks import Net, Spec, build, inputs, options, simpler, specification
 
@@ -66,7 +66,7 @@ def check(spec: Spec) -> Outcome:
         _compare(spec, net, tested, small, state)
     except AssertionError as error:
         return Outcome(str(error).partition(":")[0], f"{error}\n{small.plan}", len(reasons))
-    before, after = _size(bake(net)), _size(small.model)
+    before, after = _size(materialise(net)), _size(small.model)
     return Outcome(attempts=len(reasons), detail=_last(reasons[:-1]), hard=net.hard, before=before, after=after)
 
 
@@ -76,7 +76,7 @@ def _compare(spec: Spec, net: Net, tested: nn.Module, small: Compacted, state: A
     assert Plan.from_json(text) == small.plan, "plan changed by JSON"
     for name, module in small.model.named_modules():
         assert module.training == spec.training, f"training flag: of {name!r} is {module.training}"
-    _no_growth(bake(net), small)
+    _no_growth(materialise(net), small)
     locked = any(layer.what == "map" for layer in small.plan.layers.values())
     small.model.eval()
     _equal(tested, small.model, inputs(spec, net), "example")

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import diffsparse as ds
-from diffsparse.compaction.materialise import bake
+from diffsparse.compaction.materialise import materialise
 from tests.compaction.oracle import live_macs
 
 transformers = pytest.importorskip("transformers")
@@ -98,7 +98,7 @@ def test_half_of_the_gates_zero(name: str) -> None:
     with torch.no_grad():
         expected, got = model(**other).logits, small.model(**other).logits
     assert torch.allclose(expected, got, rtol=0, atol=1e-9 * float(expected.abs().max()))
-    live, _ = live_macs(bake(model), lambda: {"pixel_values": torch.randn_like(example["pixel_values"])})
+    live, _ = live_macs(materialise(model), lambda: {"pixel_values": torch.randn_like(example["pixel_values"])})
     assert small.after.macs <= 1.1 * live
 
 

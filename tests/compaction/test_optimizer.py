@@ -9,8 +9,11 @@ import torch.nn.functional as F
 from torch import nn
 
 import diffsparse as ds
-from diffsparse.compaction.materialise import bake
+from diffsparse.compaction.materialise import materialise
+from diffsparse.gates import Source
 from diffsparse.models import PreResNet
+from diffsparse.wiring import Proximal, WiredStage
+from tests.compaction.gated import GatedNet
 
 STEPS = 20
 
@@ -83,7 +86,7 @@ def test_same_losses_as_the_gated_model_with_its_gates_frozen(kind: str) -> None
 
 @pytest.mark.parametrize("kind", ["sgd", "adam"])
 def test_same_losses_as_ordinary_batch_norms_with_their_zeros_frozen(kind: str) -> None:
-    plain = bake(sparse_net())
+    plain = materialise(sparse_net())
     zeros = {p: p == 0 for m in plain.modules() if isinstance(m, nn.BatchNorm2d) for p in (m.weight, m.bias)}
     # a shift is frozen where its scale is zero
     for module in plain.modules():
@@ -205,3 +208,123 @@ def test_arguments_of_wrong_kinds() -> None:
         ds.slice_optimizer(optimizer, 3, small)  # type: ignore[arg-type]
     with pytest.raises(ds.SparsityError, match="small must be what compact returned"):
         ds.slice_optimizer(optimizer, model, small.model)  # type: ignore[arg-type]
+
+
+GATED: dict[str, Callable[[], nn.Module]] = {
+    "sum": lambda: ds.SparseSum(
+        [nn.Linear(4, 4), nn.Linear(4, 4), nn.Identity()], ds.SignedGate.from_values([0.5, 0.0, 1.0])
+    ),
+    "batch norm in a sum": lambda: ds.SparseSum([ds.sparsify(small_net()[:2]), nn.Linear(4, 8)]),
+    "gate": lambda: GatedNet(),
+    "model with gates": lambda: ds.sparsify(small_net()),
+}
+
+
+def every_parameter_moves(model: nn.Module, optimizer: torch.optim.Optimizer, run: Callable[[], None]) -> None:
+    held = {id(p) for group in optimizer.param_groups for p in group["params"]}
+    assert held == {id(p) for p in model.parameters()}
+    before = {name: p.detach().clone() for name, p in model.named_parameters()}
+    run()
+    assert not [name for name, p in model.named_parameters() if torch.equal(p, before[name])]
+
+
+@pytest.mark.parametrize("make", GATED.values(), ids=GATED)
+@pytest.mark.parametrize("kind", ["sgd", "adam"])
+def test_every_parameter_goes_on_training(kind: str, make: Callable[[], nn.Module]) -> None:
+    torch.manual_seed(0)
+    model = make()
+    optimizer = OPTIMIZERS[kind](ds.parameter_groups(model))
+    step(model, optimizer)
+    small = ds.compact(model, torch.randn(2, 4))
+    later = ds.slice_optimizer(optimizer, model, small)
+    every_parameter_moves(small.model, later, lambda: step(small.model, later))
+
+
+@pytest.mark.parametrize("edges", [None, Proximal(strength=0.1)])
+@pytest.mark.parametrize("kind", ["sgd", "adam"])
+def test_every_edge_of_a_stage_goes_on_training(kind: str, edges: Proximal | None) -> None:
+    torch.manual_seed(0)
+    stage = WiredStage(3, 4, groups=2, edges=edges)
+    optimizer = OPTIMIZERS[kind](ds.parameter_groups(stage))
+
+    def run(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        optimizer.zero_grad()
+        model(torch.randn(2, 3, 6, 6)).square().sum().backward()
+        optimizer.step()
+
+    run(stage, optimizer)
+    small = ds.compact(stage, torch.randn(2, 3, 6, 6))
+    later = ds.slice_optimizer(optimizer, stage, small)
+    gated = [group for group in later.param_groups if group["name"] == ("gates" if edges is None else "weights")]
+    held = {id(p) for p in gated[0]["params"]}
+    assert all(id(mix.weight) in held and mix.weight not in later.state for mix in small.model.mixes)
+    every_parameter_moves(small.model, later, lambda: run(small.model, later))
+
+
+def test_a_bias_that_folding_added_follows_what_its_weight_came_from() -> None:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.BatchNorm2d(3), WiredStage(3, 4), nn.BatchNorm2d(4), nn.Conv2d(4, 2, 1))
+    for parameter in net[2].parameters():
+        parameter.data = torch.rand(4)
+    optimizer = torch.optim.SGD(ds.parameter_groups(net), lr=0.1)
+    small = ds.compact(net, torch.randn(2, 3, 6, 6), fold=True)
+    assert small.model[1].mixes[0].bias is not None
+    later = ds.slice_optimizer(optimizer, net, small)
+    by_name = {group["name"]: group["params"] for group in later.param_groups}
+    assert any(p is small.model[1].mixes[0].bias for p in by_name["gates"])
+
+
+class Wrapped(nn.Module):
+    """A linear layer that is computed; what its parameters come from is given."""
+
+    def __init__(self, sources: dict[str, Source]) -> None:
+        super().__init__()
+        self.inner, self.sources = nn.Linear(4, 4), sources
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.inner(x)
+
+    def materialise(self) -> nn.Module:
+        return self.inner
+
+    def parameter_sources(self) -> dict[str, Source]:
+        return self.sources
+
+
+def test_a_source_may_keep_its_state() -> None:
+    sources = {key: Source(f"inner.{key}", keeps_state=True) for key in ("weight", "bias")}
+    model = nn.Sequential(Wrapped(sources), nn.Linear(4, 2))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    step(model, optimizer)
+    model[1].weight.data[:, 1:] = 0
+    small = ds.compact(model, torch.randn(2, 4))
+    later = ds.slice_optimizer(optimizer, model, small)
+    momentum = optimizer.state[model[0].inner.weight]["momentum_buffer"]
+    assert torch.equal(later.state[small.model[0].weight]["momentum_buffer"], momentum[:1])
+
+
+@pytest.mark.parametrize("sources", [{}, {"weight": Source("inner.scale"), "bias": Source("inner.bias")}])
+def test_a_parameter_without_a_source_is_an_error(sources: dict[str, Source]) -> None:
+    model = nn.Sequential(Wrapped(sources), nn.Linear(4, 2))
+    small = ds.compact(model, torch.randn(2, 4))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with pytest.raises(ds.SparsityError, match=r"'0.weight' of the compact model comes from no parameter"):
+        ds.slice_optimizer(optimizer, model, small)
+
+
+def test_parameters_that_the_optimizer_never_held_are_left_out() -> None:
+    model = ds.sparsify(small_net())
+    model[1].gate.requires_grad_(False)
+    optimizer = torch.optim.SGD(model[4].parameters(), lr=0.1)
+    small = ds.compact(model, torch.randn(2, 4))
+    later = ds.slice_optimizer(optimizer, model, small)
+    assert [p.shape for group in later.param_groups for p in group["params"]] == [(2, 6), (2,)]
+
+
+def test_an_optimizer_built_before_sparsify() -> None:
+    model = small_net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model = ds.sparsify(model)
+    small = ds.compact(model, torch.randn(2, 4))
+    with pytest.warns(ds.SparsityWarning, match=r"gate '1.gate' is in no parameter group.*built before sparsify"):
+        ds.slice_optimizer(optimizer, model, small)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from diffsparse.errors import SparsityError
-from diffsparse.gates import VectorGate
+from diffsparse.gates.vector import VectorGate
 
 
 class OpenGate(VectorGate):

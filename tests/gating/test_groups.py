@@ -1,12 +1,23 @@
 """Parameters sorted for an optimiser, and why decay on beta is not harmless."""
 
 import math
+import warnings
 
 import pytest
 import torch
 from torch import nn
 
-from diffsparse import MatrixGate, SignedGate, SimplexGate, SparseSum, SparsityError, parameter_groups, sparsify
+from diffsparse import (
+    MatrixGate,
+    SignedGate,
+    SimplexGate,
+    SparseSum,
+    SparsityError,
+    SparsityWarning,
+    parameter_groups,
+    sparsify,
+)
+from diffsparse.gating import warn_of_idle_gates
 
 
 def gated_model():
@@ -109,3 +120,23 @@ def test_decay_on_alpha_only_rescales():
 def test_refuses_what_is_no_module():
     with pytest.raises(SparsityError, match=r"model must be a torch\.nn\.Module, got 'x'"):
         parameter_groups("x")
+
+
+def test_an_optimizer_without_the_gates_is_noticed():
+    model = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Linear(6, 6), nn.BatchNorm1d(6))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model = sparsify(model)
+    with pytest.warns(
+        SparsityWarning, match=r"gate '1.gate' \(and 1 more\) is in no parameter group.*parameter_groups"
+    ):
+        warn_of_idle_gates(model, optimizer)
+
+
+def test_nothing_is_said_of_gates_that_are_held_or_frozen():
+    model = gated_model()
+    model["matrix"].requires_grad_(False)
+    optimizer = torch.optim.SGD(parameter_groups(model), lr=0.1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        warn_of_idle_gates(model, optimizer)
+        warn_of_idle_gates(nn.Linear(2, 2), optimizer)

@@ -120,7 +120,7 @@ def test_refuses_mistakes():
     with pytest.raises(SparsityError, match="at least one component"):
         SparseSum([])
     for gate in (SimplexGate(2), SignedGate((3, 1)), MatrixGate(3)):
-        with pytest.raises(SparsityError, match=r"one entry a component, shape \(3,\), got \("):
+        with pytest.raises(SparsityError, match=r"one entry per component, shape \(3,\), got \("):
             SparseSum(linears(), gate)
     with pytest.raises(SparsityError, match="must be a SimplexGate or SignedGate, got tensor"):
         SparseSum(linears(1), torch.ones(1))

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import diffsparse as ds
-from diffsparse.compaction.materialise import bake
+from diffsparse.compaction.materialise import materialise
 from diffsparse.errors import SparsityError, SparsityWarning
 from diffsparse.wiring import (
     Differentiable,
@@ -368,7 +368,7 @@ def test_a_network_without_wired_stages() -> None:
 
 def test_ordinary_stages_are_a_copy() -> None:
     net = tiny(drop(0.5), *LAYOUT)
-    plain = bake(net)
+    plain = materialise(net)
     assert [type(stage) for stage in plain.stages] == [OrdinaryStage, OrdinaryStage]
     assert [type(stage) for stage in net.stages] == [WiredStage, WiredStage]
     same(net, plain)
@@ -380,5 +380,5 @@ def test_the_compact_network_goes_to_a_file_and_back(tmp_path: Path) -> None:
     net = tiny(drop(0.7, seed=2), *LAYOUT)
     small = compact_wiring(net, torch.randn(2, 2, 8, 8))
     ds.save(small.compacted, tmp_path / "net.safetensors")
-    fresh = bake(tiny(drop(0.0), *LAYOUT, seed=5))
+    fresh = materialise(tiny(drop(0.0), *LAYOUT, seed=5))
     same(net, ds.load(tmp_path / "net.safetensors", fresh).eval())

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from diffsparse.compaction.materialise import bake
+from diffsparse.compaction.materialise import materialise
 from diffsparse.errors import SparsityError
 from diffsparse.wiring import WiringGraph, live_by_one_hop, live_recursively, wiring_graph
 from diffsparse.wiring.mobilenet import WiredMobileNet
@@ -94,7 +94,7 @@ def test_what_is_no_wired_network() -> None:
     with pytest.raises(SparsityError, match="Linear is not a wired network"):
         wiring_graph(nn.Linear(2, 2))
     with pytest.raises(SparsityError, match="must be a WiredStage; pass the gated network"):
-        wiring_graph(bake(tiny(drop(0.5), *LAYOUT)))
+        wiring_graph(materialise(tiny(drop(0.5), *LAYOUT)))
     broken = tiny(drop(0.5), *LAYOUT)
     broken.stages = nn.Sequential(*reversed(broken.stages))
     with pytest.raises(SparsityError, match="do not follow each other"):

@@ -36,7 +36,7 @@ def test_forward_is_the_sum_over_edges(groups, stride) -> None:
     expected = node_by_node(stage, x)
     assert expected.shape == (2, 4, -(-5 // stride), -(-7 // stride))
     assert torch.allclose(stage(x), expected, atol=1e-12)
-    assert torch.allclose(stage.ordinary()(x), expected, atol=1e-12)
+    assert torch.allclose(stage.materialise()(x), expected, atol=1e-12)
 
 
 def test_no_node_has_an_operation_it_does_not_need() -> None:
@@ -73,7 +73,7 @@ def test_half_precision_keeps_gates_in_float32() -> None:
     half = stage.bfloat16()
     assert half.edges.gates[0].alpha.dtype == torch.float32
     assert torch.allclose(half(x.bfloat16()).float(), exact, atol=0.05)
-    assert half.ordinary().mixes[0].weight.dtype == torch.bfloat16
+    assert half.materialise().mixes[0].weight.dtype == torch.bfloat16
 
 
 @pytest.mark.parametrize("wrong", [{"inputs": 0}, {"outputs": 2.5}, {"stride": 0}, {"groups": -1}])
@@ -87,7 +87,7 @@ def test_ordinary_keeps_hooks_and_leaves_flags_alone() -> None:
     stage = WiredStage(2, 3, groups=2).train()
     stage.nodes[0].norm.eval()
     stage.register_forward_hook(lambda module, args, output: output * 2)
-    plain = stage.ordinary()
+    plain = stage.materialise()
     assert not stage.nodes[0].norm.training
     assert (plain.training, plain.mixes[1].training, stage.nodes[1].norm.training) == (True, True, True)
     x = torch.randn(2, 2, 4, 4)
@@ -102,4 +102,4 @@ def test_a_stage_with_a_forward_of_its_own_has_no_ordinary_form() -> None:
             return super().forward(x) + x
 
     with pytest.raises(SparsityError, match="Residual has a forward of its own"):
-        Residual(2, 2).ordinary()
+        Residual(2, 2).materialise()

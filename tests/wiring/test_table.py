@@ -29,7 +29,7 @@ def test_table_stage_in_pieces(images, contiguous, layout) -> None:
     torch.manual_seed(0)
     stage = shifted(WiredStage(3, 5, 2, 3, edges=Proximal(strength=0.0)))
     drop(0.6)(matrices(stage))
-    ordinary = stage.ordinary()
+    ordinary = stage.materialise()
     # in the middle, modules for ordinary maps
     mixes = nn.ModuleList(
         [SparseMix(stage.edges()[0]), OnMaps(ordinary.mixes[1]), DenseMix(stage.edges()[2], torch.arange(5.0))]

@@ -46,12 +46,11 @@ def write_tensors(file: BinaryIO, tensors: Mapping[str, Tensor], metadata: Mappi
     # the widest first keeps every tensor aligned to its own size
     order = sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))
     sizes = [tensors[name].numel() * tensors[name].element_size() for name in order]
-    ends = dict(zip(order, itertools.accumulate(sizes), strict=True))
-    starts = {name: ends[name] - size for name, size in zip(order, sizes, strict=True)}
+    places = dict(zip(order, itertools.pairwise(itertools.accumulate(sizes, initial=0)), strict=True))
     header: dict[str, Any] = {"__metadata__": {**metadata, HASH: _NO_HASH}}
     for name, tensor in tensors.items():
-        place = [starts[name], ends[name]]
-        header[name] = {"dtype": DTYPE_NAMES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": place}
+        described = {"dtype": DTYPE_NAMES[tensor.dtype], "shape": list(tensor.shape)}
+        header[name] = {**described, "data_offsets": places[name]}
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
     if len(text) > _LARGEST_HEADER:

@@ -7,9 +7,8 @@ from typing import TypeVar, cast
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
-from torch.nn.parameter import is_lazy
 
-from diffsparse.checkpoint.fit import differences, in_words, split_ties, strangers
+from diffsparse.checkpoint.fit import Difference, differences, in_words, missing_layers, split_ties
 from diffsparse.checkpoint.header import Header
 from diffsparse.checkpoint.reading import mapped_tensors, read_header
 from diffsparse.checkpoint.saving import unwrapped
@@ -17,6 +16,7 @@ from diffsparse.compaction import apply_plan
 from diffsparse.errors import CheckpointError, SparsityError
 from diffsparse.gates import named_gates
 from diffsparse.gating import sparsify
+from diffsparse.module_tree import copy_training_flags, lazy_tensor, modules_by_name
 
 Model = TypeVar("Model", bound=nn.Module)
 
@@ -26,28 +26,23 @@ def load(path: str | os.PathLike[str], model: Model) -> Model:
 
     Args:
         path: a file that `save` wrote.
-        model: an instance of the user's class, built with the same arguments, with gates or without. It is copied:
-            what comes back is a new model.
+        model: an instance of the user's class, built with the same arguments, with gates or without.
 
-    A compact file replays its plan on the copy, a gated one puts gates where they are missing. Tensors stay on the
-    devices of `model` and get the dtypes of the file; training flags and `requires_grad` are those of `model`. The
-    name of the class does not matter, if all names and shapes fit.
+    A compact file replays its plan on a copy of `model`, a gated one puts gates where they are missing. Tensors stay on
+    the devices of `model` and get the dtypes of the file; training flags and `requires_grad` are those of `model`. The
+    name of the class does not matter if all names and shapes fit.
 
     Raises:
         CheckpointError: the file is missing, damaged, foreign or too new, or does not fit the model.
 
     Example:
-        >>> import tempfile
-        >>> import torch, diffsparse as ds
-        >>> from diffsparse.checkpoint import save
-        >>> from diffsparse.compaction import compact
-        >>> def net():
-        ...     return nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 2)).eval()
+        >>> import tempfile, torch, diffsparse as ds
+        >>> net = lambda: nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 2)).eval()
         >>> gated = ds.sparsify(net())
         >>> gated[1].gate = ds.SignedGate.from_values([1.0, 0.0, 0.5, 0.0])
         >>> path = tempfile.mkdtemp() + "/net.safetensors"
-        >>> save(compact(gated, torch.randn(5, 3)), path)
-        >>> load(path, net())[3]
+        >>> ds.save(ds.compact(gated, torch.randn(5, 3)), path)
+        >>> ds.load(path, net())[3]
         Linear(in_features=2, out_features=2, bias=True)
     """
     own = unwrapped(model)
@@ -58,7 +53,7 @@ def load(path: str | os.PathLike[str], model: Model) -> Model:
         shaped = _with_gates(shaped, header)
         found = differences(header, shaped)
     except SparsityError as error:
-        found = [str(error), *strangers(header, own)]
+        found = [Difference(str(error)), *missing_layers(header, own)]
     if not found:
         values = _values(path, header)
         found = split_ties(values, shaped.state_dict())
@@ -69,13 +64,12 @@ def load(path: str | os.PathLike[str], model: Model) -> Model:
 
 
 def _check_has_room(model: nn.Module) -> None:
+    kind = type(model).__name__
+    if lazy := lazy_tensor(model):
+        raise CheckpointError(f"'{lazy}' of {kind} is lazy and has no size yet; run it once first")
     for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
-        if is_lazy(tensor):
-            raise CheckpointError(f"'{name}' of {type(model).__name__} is lazy and has no size yet; run it once first")
         if tensor.is_meta:
-            raise CheckpointError(
-                f"'{name}' of {type(model).__name__} is on the meta device, where numbers have no room"
-            )
+            raise CheckpointError(f"'{name}' of {kind} is on the meta device, where numbers have no room")
 
 
 def _compact_form(model: nn.Module, header: Header) -> nn.Module:
@@ -88,30 +82,27 @@ def _compact_form(model: nn.Module, header: Header) -> nn.Module:
         for name, norm in model.named_modules()
         if isinstance(norm, _BatchNorm) and norm.bias is None and f"{name}.bias".lstrip(".") in expected
     }
-    gated = _sparsified(copy.deepcopy(model), bare, None) if bare else model
+    gated = _sparsified(copy.deepcopy(model), bare) if bare else model
     small = apply_plan(gated, header.plan)
-    training = {name: module.training for name, module in model.named_modules()}
-    for name, module in small.named_modules():
-        module.training = training.get(name, model.training)
+    copy_training_flags(model, small)
     return small
 
 
 def _with_gates(model: nn.Module, header: Header) -> nn.Module:
-    """`model` with the sparse layers and the gate settings of the file."""
-    for rgf in {layer.rgf for layer in header.sparse_layers.values()}:
-        modules = dict(model.named_modules())
-        wanted = {name for name, layer in header.sparse_layers.items() if layer.rgf == rgf}
-        missing = {name for name in wanted if isinstance(modules.get(name), _BatchNorm)}
-        if missing:
-            model = _sparsified(model, missing, rgf)
+    """`model` with sparse batch norms and gate settings as in the file."""
+    modules = modules_by_name(model)
+    # a gate that the model lacks in a batch norm: the saved one was sparse
+    owners = {name.rpartition(".")[0] for name in header.gates if name not in modules}
+    if missing := {name for name in owners if isinstance(modules.get(name), _BatchNorm)}:
+        model = _sparsified(model, missing)
     for name, gate in named_gates(model):
         if name in header.gates:
             gate.rgf = header.gates[name].rgf
     return model
 
 
-def _sparsified(model: nn.Module, names: set[str], rgf: float | None) -> nn.Module:
-    return sparsify(model, lambda name, _: name in names, start=0.5, rgf=rgf)
+def _sparsified(model: nn.Module, names: set[str]) -> nn.Module:
+    return sparsify(model, lambda name, _: name in names, start=0.5)
 
 
 def _values(path: str | os.PathLike[str], header: Header) -> dict[str, Tensor]:
@@ -120,9 +111,9 @@ def _values(path: str | os.PathLike[str], header: Header) -> dict[str, Tensor]:
     return values | {alias: values[name] for alias, name in header.shared.items()}
 
 
-def _misfit(path: str | os.PathLike[str], header: Header, model: nn.Module, found: list[str]) -> str:
+def _misfit(path: str | os.PathLike[str], header: Header, model: nn.Module, found: list[Difference]) -> str:
     kind = type(model)
-    cut = header.kind != "compact" and any("has shape" in difference for difference in found)
+    cut = header.kind != "compact" and any(difference.of_shape for difference in found)
     hint = ". If the file holds the .model of a compact result: save the whole result instead" if cut else ""
     return (
         f"'{os.fspath(path)}', a {header.kind} {header.model_class}, does not fit this "

@@ -6,51 +6,49 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.parameter import is_lazy
 
 from diffsparse.checkpoint.container import DTYPE_NAMES, write_tensors
-from diffsparse.checkpoint.header import GateRecord, Header, SparseLayer
-from diffsparse.compaction.materialise import without_wrappers
+from diffsparse.checkpoint.header import GateRecord, Header
 from diffsparse.compaction.pipeline import Compacted
 from diffsparse.compaction.plan import Plan
 from diffsparse.errors import CheckpointError
 from diffsparse.files import replacing
-from diffsparse.gates import VectorGate, named_gates
-from diffsparse.nn import SparseBatchNorm
+from diffsparse.gates import Gate, named_gates
+from diffsparse.module_tree import lazy_tensor, without_wrappers
+from diffsparse.version import __version__
 
 
 def save(thing: Compacted[Any] | nn.Module, path: str | os.PathLike[str]) -> None:
     """Write a model to one safetensors file, in one step: a failure leaves the old file as it was.
 
     Args:
-        thing: what `compact` returned, a gated model, or any other model. Of a compact one hand over the whole
-            result, not its `.model`: the plan is needed to load it into the user's class.
+        thing: what `compact` returned, a gated model, or any other model. Give the whole result of `compact`, not its
+            `.model`: loading it into the user's class needs the plan.
         path: where; the folder must exist.
 
-    The file holds all of `state_dict()`, tensors with several names once, and in its header versions, the class, the
-    plan, what kind of gates there are and a hash of everything. Wrappers of DDP and `torch.compile` are taken off.
+    The file holds all of `state_dict()`, tensors with several names once. Its header holds versions, the class, the
+    plan, the kinds of gates and a hash of everything. Wrappers of DDP and `torch.compile` are taken off.
 
     Raises:
         CheckpointError: the file cannot be written, or something in the state cannot be saved without pickle.
 
     Example:
-        >>> import tempfile
-        >>> import torch, diffsparse as ds
-        >>> from diffsparse.checkpoint import load
-        >>> path = tempfile.mkdtemp() + "/net.safetensors"
+        >>> import tempfile, torch, diffsparse as ds
+        >>> path, x = tempfile.mkdtemp() + "/net.safetensors", torch.randn(5, 3)
         >>> model = ds.sparsify(nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4)))
-        >>> save(model, path)
-        >>> again = load(path, nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4)))
-        >>> x = torch.randn(5, 3)
+        >>> ds.save(model, path)
+        >>> again = ds.load(path, nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4)))
         >>> torch.equal(again(x), model(x))
         True
     """
     if isinstance(thing, Compacted) and thing.repeated:
         raise CheckpointError(
-            "this model was compact before it was compacted again, so that its plan does not lead back to your class; "
+            "this model was compact before it was compacted again, so its plan does not lead back to your class; "
             "compact the gated model instead, or keep its state_dict yourself"
         )
     model = unwrapped(thing.model if isinstance(thing, Compacted) else thing)
+    if lazy := lazy_tensor(model):
+        raise CheckpointError(f"'{lazy}' cannot be saved: it is lazy and has no size yet; run the model once first")
     state = model.state_dict()
     for name, value in state.items():
         _check_tensor(name, value)
@@ -71,32 +69,22 @@ def unwrapped(model: object) -> nn.Module:
 
 def describe(model: nn.Module, plan: Plan | None, shared: dict[str, str]) -> Header:
     """The header of a file for `model`, without tensors."""
-    from diffsparse.version import __version__
-
-    gates = {
-        name: GateRecord(kind=type(gate).__name__, rgf=gate.rgf, dims=gate_dims(gate))
-        for name, gate in named_gates(model)
-    }
-    sparse_layers = {
-        name: SparseLayer(kind=type(layer).__name__, rgf=layer.gate.rgf)
-        for name, layer in model.named_modules()
-        if isinstance(layer, SparseBatchNorm)
-    }
+    gates = {name: gate_record(gate) for name, gate in named_gates(model)}
     return Header(
         kind="compact" if plan is not None else "gated" if gates else "plain",
         model_class=f"{type(model).__module__}.{type(model).__qualname__}",
         diffsparse_version=__version__,
         torch_version=str(torch.__version__),
         plan=plan,
-        sparse_layers=sparse_layers,
         gates=gates,
         shared=shared,
     )
 
 
-def gate_dims(gate: nn.Module) -> list[int] | None:
-    """Dimensions of one competition group, where the gate has a choice of them."""
-    return list(gate.dims) if isinstance(gate, VectorGate) else None
+def gate_record(gate: Gate) -> GateRecord:
+    """What the tensors of a gate do not tell."""
+    dims = None if gate.dims is None else list(gate.dims)
+    return GateRecord(kind=type(gate).__name__, rgf=gate.rgf, dims=dims)
 
 
 def shared_names(state: Mapping[str, Tensor]) -> dict[str, str]:
@@ -116,8 +104,6 @@ def _check_tensor(name: str, value: object) -> None:
     problem = ""
     if not isinstance(value, Tensor):
         problem = f"it is no tensor but a {type(value).__name__}, which only pickle could keep"
-    elif is_lazy(value):
-        problem = "it is lazy and has no size yet; run the model once first"
     elif value.is_meta:
         problem = "it is on the meta device and has no numbers"
     elif value.layout != torch.strided or value.is_quantized:

@@ -9,11 +9,12 @@ import torch
 from torch import Tensor, nn
 
 from diffsparse.compaction.apply import slice_tensor
-from diffsparse.compaction.materialise import check_model
+from diffsparse.compaction.materialise import check_model, parameter_sources
 from diffsparse.compaction.pipeline import Compacted
 from diffsparse.compaction.plan import TensorSlice
 from diffsparse.errors import SparsityError, SparsityWarning
-from diffsparse.nn import SparseBatchNorm
+from diffsparse.gates import Source
+from diffsparse.gating import warn_of_idle_gates
 
 AnyOptimizer = TypeVar("AnyOptimizer", bound=torch.optim.Optimizer)
 
@@ -26,14 +27,14 @@ def slice_optimizer(optimizer: AnyOptimizer, model: nn.Module, small: Compacted[
         model: the model that was compacted.
         small: what `compact(model, ...)` returned.
 
-    Each parameter keeps its group and options. A batch norm that was sparse starts with fresh state, because its scale
-    is trained directly from now on: its scale takes the group of the gate, and a bias that folding added takes the
-    group of its layer's weight. So does, with a warning, a parameter whose state has no entry for each of its numbers,
-    as in Adafactor. Names of parameters that a group holds become those of the compact model.
+    Each parameter keeps its group and options. What came from a gate takes the group of the gate and starts with fresh
+    state, because it is trained directly from now on. A bias that folding added takes the group of its layer's weight.
+    A parameter whose state has no entry for each of its numbers, as in Adafactor, starts fresh with a warning. Names
+    of parameters that a group holds become those of the compact model.
 
     Raises:
         SparsityError: the optimiser holds no parameter of `model`, or is LBFGS, whose history is of all parameters at
-            once.
+            once; or a trained parameter of the compact model comes from none of `model`.
 
     Example:
         >>> import diffsparse as ds
@@ -45,32 +46,30 @@ def slice_optimizer(optimizer: AnyOptimizer, model: nn.Module, small: Compacted[
     """
     _check(optimizer, small)
     model = check_model(model)
-    old = dict(model.named_parameters(remove_duplicate=False))
-    sparse = {name for name, module in model.named_modules() if isinstance(module, SparseBatchNorm)}
+    old, sources = dict(model.named_parameters(remove_duplicate=False)), parameter_sources(model)
     home = {id(p): position for position, group in enumerate(optimizer.param_groups) for p in group["params"]}
     groups: list[dict[str, Any]] = [
         {**{key: value for key, value in group.items() if key not in {"params", "param_names"}}, "params": []}
         for group in optimizer.param_groups
     ]
-    states: list[tuple[nn.Parameter, dict[str, Any]]] = []
+    states: dict[nn.Parameter, dict[str, Any]] = {}
     for name, parameter in small.model.named_parameters():
-        source = _source(name, old, sparse)
-        if source is None or id(old[source]) not in home:
+        source = _source(name, parameter, old, sources)
+        if source is None or id(old[source.name]) not in home:
             continue
-        position = home[id(old[source])]
+        before = old[source.name]
+        position = home[id(before)]
         named = "param_names" in optimizer.param_groups[position]
         groups[position]["params"].append((name, parameter) if named else parameter)
-        if source == name and name.rpartition(".")[0] not in sparse:
+        if source.keeps_state:
             kept = small.plan.tensors.get(name)
-            state = optimizer.state.get(old[name], {})
-            states.append((parameter, _sliced_state(name, state, old[name], parameter, kept)))
+            states[parameter] = _sliced_state(name, optimizer.state.get(before, {}), before, parameter, kept)
     groups = [group for group in groups if group["params"]]
     if not groups:
         raise SparsityError("the optimiser holds no parameter of the model that was compacted")
+    warn_of_idle_gates(model, optimizer)
     new = type(optimizer)(groups, **_known_defaults(optimizer))
-    for parameter, state in states:
-        if state:
-            new.state[parameter] = state
+    new.state.update({parameter: state for parameter, state in states.items() if state})
     return new
 
 
@@ -83,16 +82,25 @@ def _check(optimizer: object, small: object) -> None:
         raise SparsityError(f"small must be what compact returned, a Compacted, got {small!r:.50}")
 
 
-def _source(name: str, old: Mapping[str, Tensor], sparse: set[str]) -> str | None:
-    """The parameter of the gated model whose group the compact model's parameter `name` takes."""
-    owner, _, key = name.rpartition(".")
-    prefix = f"{owner}." if owner else ""
-    if owner in sparse and key == "weight":
-        return f"{prefix}gate.alpha"
-    if name in old:
-        return name
-    weight = f"{prefix}weight"
-    return weight if key == "bias" and weight in old else None
+def _source(
+    name: str, parameter: nn.Parameter, old: Mapping[str, Tensor], sources: Mapping[str, Source]
+) -> Source | None:
+    """Where the compact model's parameter `name` comes from; None for a frozen one that is new."""
+    if name in sources and sources[name].name in old:
+        return sources[name]
+    if name in old and name not in sources:
+        return Source(name, keeps_state=True)
+    if not parameter.requires_grad:
+        return None
+    owner, dot, key = name.rpartition(".")
+    weight = f"{owner}{dot}weight"
+    if key == "bias" and (weight in sources or weight in old):
+        # folding added it
+        return Source(sources.get(weight, Source(weight)).name)
+    raise SparsityError(
+        f"'{name}' of the compact model comes from no parameter of the model that was compacted, and would not be "
+        "trained; name it in parameter_sources() of its gated module"
+    )
 
 
 def _sliced_state(

@@ -11,7 +11,7 @@ from diffsparse.compaction.analyse import Analysis
 from diffsparse.compaction.apply import COMPACT, shrink_in_place
 from diffsparse.compaction.capture import capture
 from diffsparse.compaction.graph import Graph
-from diffsparse.compaction.materialise import bake, check_model
+from diffsparse.compaction.materialise import check_model, materialise
 from diffsparse.compaction.plan import Kept, Plan
 from diffsparse.compaction.plan_tensors import write_numbers
 from diffsparse.compaction.planner import make_plan
@@ -42,7 +42,7 @@ class Compacted(Generic[Model]):
     @cached_property
     def before(self) -> Measurement:
         """Cost of the model as it was, without latency; measured when first asked for."""
-        return measure(bake(self.original), self.example.inputs, latency=False)
+        return measure(materialise(self.original), self.example.inputs, latency=False)
 
     @cached_property
     def after(self) -> Measurement:
@@ -129,7 +129,7 @@ def compact(
     trials: Trials | None = None
     problem: Exception | None = None
     for attempt in _ATTEMPTS:
-        small = bake(model)
+        small = materialise(model)
         training = any(module.training for module in modules_by_name(small).values())
         if training:
             small.eval()

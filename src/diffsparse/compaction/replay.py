@@ -5,7 +5,7 @@ from typing import TypeVar, cast
 from torch import nn
 
 from diffsparse.compaction.apply import held, shrink_in_place
-from diffsparse.compaction.materialise import bake, check_model
+from diffsparse.compaction.materialise import check_model, materialise
 from diffsparse.compaction.plan import Plan
 from diffsparse.errors import SparsityError
 from diffsparse.module_tree import modules_by_name
@@ -37,7 +37,7 @@ def apply_plan(model: Model, plan: Plan) -> Model:
     """
     if not isinstance(plan, Plan):
         raise SparsityError(f"plan must be a Plan, read by Plan.from_json or from a Compacted; got {plan!r:.50}")
-    small = bake(check_model(model))
+    small = materialise(check_model(model))
     _check_fits(small, plan)
     try:
         return cast(Model, shrink_in_place(small, plan))

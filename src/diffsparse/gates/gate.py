@@ -7,51 +7,13 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from diffsparse.errors import SparsityError, require_number
+from diffsparse.errors import SparsityError, require_module, require_number
+from diffsparse.gates.protocol import Source
+from diffsparse.selection import Selection, select
 
 
-class Gate(nn.Module, ABC):
-    """Owns free parameters `alpha` and thresholds; calling it gives the gate's values, some of them exactly zero.
-
-    The parameters stay in float32 (or wider) and so does the computation, under autocast and when the model around
-    them goes to half precision: a threshold of 1/(n^2+n) does not survive there. They are ordinary parameters, so that
-    any optimiser, `state_dict`, `deepcopy` and DDP work.
-    """
-
-    alpha: nn.Parameter
-
-    def __init__(self, rgf: float | None = None) -> None:
-        super().__init__()
-        self.rgf = None if rgf is None else require_number("rgf", rgf, low=0)
-
-    @abstractmethod
-    def forward(self) -> Tensor:
-        """The gate's values, in float32 or wider."""
-
-    @abstractmethod
-    def groups(self, values: Tensor) -> tuple[Tensor, ...]:
-        """Views of `values` of shape (groups, entries), one row a competition group.
-
-        A gate with several kinds of groups (rows and columns) gives one view for each kind.
-        """
-
-    def check_finite(self, name: str) -> None:
-        """Raise if a parameter of this gate is NaN or infinite; the message calls the gate `name`, or by its type."""
-        for key, parameter in self.named_parameters(recurse=False):
-            if not bool(torch.isfinite(parameter).all()):
-                bad = parameter[~torch.isfinite(parameter)][0].item()
-                gate = name or type(self).__name__
-                raise SparsityError(f"{key} of gate '{gate}' holds {bad}; every entry must be a finite number")
-
-    def _revive(self, values: Tensor, scale: Tensor) -> None:
-        """Push entries of `values` that rounding dropped just over their threshold, in growing steps of `scale`."""
-        alpha = self.alpha.detach()
-        step = torch.finfo(alpha.dtype).eps * scale * values.sign().to(alpha.dtype)
-        for k in range(24):
-            lost = (self().detach() == 0) & (values != 0)
-            if not bool(lost.any()):
-                return
-            alpha.add_(torch.where(lost, 2**k * step, 0.0))
+class _Wide(nn.Module):
+    """Its parameters stay in float32 or wider when the model around it goes to half precision."""
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         """`.to()`, `.half()` and friends: devices and wide dtypes are followed, half precision is not."""
@@ -64,9 +26,72 @@ class Gate(nn.Module, ABC):
         super()._apply(widely, recurse)  # type: ignore[no-untyped-call]
         return self
 
+
+class Gate(_Wide, ABC):
+    """Owns free parameters `alpha` and thresholds; calling it gives the gate's values, some of them exactly zero.
+
+    Parameters and computation stay in float32 (or wider) under autocast and in a half precision model: a threshold of
+    1/(n^2+n) does not survive there. Any optimiser, `state_dict`, `deepcopy` and DDP work, as for other parameters.
+
+    Multiply with `gate()` in a forward pass of your own: `compact` stores the values and removes the dead channels.
+    """
+
+    alpha: nn.Parameter
+    dims: tuple[int, ...] | None = None
+    """Dimensions of one competition group; None for a gate that has no such choice."""
+
+    def __init__(self, rgf: float | None = None) -> None:
+        super().__init__()
+        self.rgf = None if rgf is None else require_number("rgf", rgf, low=0)
+
+    @abstractmethod
+    def forward(self) -> Tensor:
+        """The gate's values, in float32 or wider."""
+
+    @abstractmethod
+    def groups(self, values: Tensor) -> tuple[Tensor, ...]:
+        """Views of `values` of shape (groups, entries), one row per competition group, one view per kind of group."""
+
+    def materialise(self) -> nn.Module:
+        """A module that stores the values as they are now, and returns them when called."""
+        stored = StoredGate(self(), requires_grad=self.alpha.requires_grad)
+        return stored.train(self.training)
+
+    def parameter_sources(self) -> dict[str, Source]:
+        return {"values": Source("alpha")}
+
+    def check_finite(self, name: str) -> None:
+        """Raise if a parameter of this gate is NaN or infinite; the message calls the gate `name`, or by its type."""
+        for key, parameter in self.named_parameters(recurse=False):
+            require_finite(f"{key} of gate '{name or type(self).__name__}'", parameter)
+
+    def _revive(self, values: Tensor, scale: Tensor) -> None:
+        """Push entries of `values` that rounding dropped just over their threshold, in growing steps of `scale`."""
+        alpha = self.alpha.detach()
+        step = torch.finfo(alpha.dtype).eps * scale * values.sign().to(alpha.dtype)
+        for k in range(24):
+            lost = (self().detach() == 0) & (values != 0)
+            if not bool(lost.any()):
+                return
+            alpha.add_(torch.where(lost, 2**k * step, 0.0))
+
     def extra_repr(self) -> str:
         rgf = "" if self.rgf is None else f", rgf={self.rgf}"
         return f"{tuple(self.alpha.shape)}{rgf}"
+
+
+class StoredGate(_Wide):
+    """The values of a gate as a parameter that is trained directly."""
+
+    def __init__(self, values: Tensor, *, requires_grad: bool) -> None:
+        super().__init__()
+        self.values = nn.Parameter(values.detach().clone(), requires_grad=requires_grad)
+
+    def forward(self) -> Tensor:
+        return self.values
+
+    def extra_repr(self) -> str:
+        return f"{tuple(self.values.shape)}"
 
 
 def named_gates(model: nn.Module) -> Iterator[tuple[str, Gate]]:
@@ -74,6 +99,18 @@ def named_gates(model: nn.Module) -> Iterator[tuple[str, Gate]]:
     for name, module in model.named_modules():
         if isinstance(module, Gate):
             yield name, module
+
+
+def chosen_gates(model: nn.Module, only: Selection | None) -> dict[str, Gate]:
+    """The gates that `only` chooses, by name; raises if there is none."""
+    gates = dict(named_gates(require_module("model", model)))
+    if not gates:
+        raise SparsityError(
+            f"{type(model).__name__} has no gates; call diffsparse.sparsify(model) first, "
+            "or put SignedGate, SimplexGate, MatrixGate or a sparse layer into it"
+        )
+    chosen = select(model, only, gates.values(), "gate")
+    return {name: gate for name, gate in gates.items() if gate in chosen}
 
 
 def checked_values(values: Tensor | Sequence[Any]) -> Tensor:
@@ -92,6 +129,13 @@ def checked_values(values: Tensor | Sequence[Any]) -> Tensor:
         bad = given[~torch.isfinite(given)].flatten()[0].item()
         raise SparsityError(f"the values of a gate must be finite numbers, got {bad}")
     return given.to(torch.float64)
+
+
+def require_finite(name: str, tensor: Tensor) -> None:
+    """Raise if an entry of `tensor` is NaN or infinite."""
+    if not bool(torch.isfinite(tensor).all()):
+        bad = tensor[~torch.isfinite(tensor)][0].item()
+        raise SparsityError(f"{name} holds {bad}; every entry must be a finite number")
 
 
 def require_room(rows: Tensor, dtype: torch.dtype) -> None:

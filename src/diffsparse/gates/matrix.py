@@ -63,20 +63,19 @@ class MatrixGate(Gate):
     def from_values(cls, values: Tensor | Sequence[Any], *, rgf: float | None = None) -> Self:
         r"""A gate that starts at the non-negative matrix `values`, with the paper's thresholds.
 
-        Survivors are :math:`\gamma_{ij} = a_{ij} + r_i + c_j` and dropped entries half of :math:`r_i + c_j`, where
-        the thresholds r and c are the given fractions of the row and column sums of gamma: one linear system.
-        A positive value too small to be seen beside its thresholds becomes the smallest step that can be.
+        Survivors are :math:`\gamma_{ij} = a_{ij} + r_i + c_j`, dropped entries half of :math:`r_i + c_j`. Thresholds r
+        and c are given fractions of the row and column sums of gamma: one linear system. A positive value too small
+        to see beside its thresholds becomes the smallest step that can be seen.
         """
         given = checked_values(values)
         if given.dim() != 2:
             raise SparsityError(f"values of a matrix gate must have shape (rows, columns), got {tuple(given.shape)}")
         rows, columns = given.shape
         gate = cls(rows, columns, rgf=rgf, device=given.device, dtype=values_dtype(values))
-        if bool((given < 0).any()) or not bool((given > 0).any()):
-            raise SparsityError(
-                "values of a matrix gate must not be negative and at least one must be positive, "
-                f"got values from {given.min().item():g} to {given.max().item():g}"
-            )
+        low, high = given.min().item(), given.max().item()
+        if low < 0 or high <= 0:
+            wanted = "must not be negative and at least one must be positive"
+            raise SparsityError(f"values of a matrix gate {wanted}, got values from {low:g} to {high:g}")
         row_threshold, col_threshold = _thresholds(given)
         reach = row_threshold.unsqueeze(1) + col_threshold
         gamma = torch.where(given > 0, given + reach, DROPPED * reach)

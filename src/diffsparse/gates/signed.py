@@ -71,9 +71,9 @@ class SignedGate(VectorGate):
         .. math:: t = \frac{sA}{1 - s\,(m + \tfrac12(n-m))}, \qquad
                   \alpha_i = a_i + \mathrm{sign}(a_i)\,t \text{ for survivors},\; \tfrac12 t \text{ for the dropped}
 
-        A group that is all zero starts all dropped: equal `alpha` under a threshold half as high again as they are.
-        A group of one that is zero has `alpha = 0` and is dead for good, even with `rgf`.
-        A non-zero value too small to be seen beside the threshold becomes the smallest step that can be.
+        A group that is all zero starts all dropped: equal `alpha` under a threshold 1.5 times as high. A group of one
+        that is zero has `alpha = 0` and is dead for good, even with `rgf`. A non-zero value too small to see beside the
+        threshold becomes the smallest step that can be seen.
         """
         given = checked_values(values)
         gate = cls(given.shape, dim=dim, rgf=rgf, device=given.device, dtype=values_dtype(values))
@@ -90,8 +90,7 @@ def _solve(rows: Tensor) -> tuple[Tensor, Tensor]:
     beta = rows.new_full(rows.shape[:1], initial_beta(n))
     fraction = beta.sigmoid()
     alive = (rows != 0).sum(-1)
-    threshold = fraction * rows.abs().sum(-1) / (1 - fraction * (alive + DROPPED * (n - alive)))
-    threshold = threshold.unsqueeze(-1)
+    threshold = (fraction * rows.abs().sum(-1) / (1 - fraction * (alive + DROPPED * (n - alive)))).unsqueeze(-1)
     alpha = torch.where(rows != 0, rows + rows.sign() * threshold, DROPPED * threshold)
     if n > 1:
         dead = alive == 0

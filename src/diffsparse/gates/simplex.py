@@ -39,8 +39,8 @@ class SimplexGate(VectorGate):
         r"""A gate that starts at `values`, each group non-negative with sum 1, with the paper's `beta`.
 
         With m survivors and s = sigmoid(beta): :math:`\alpha_i = \log(s + T a_i)` for survivors and
-        :math:`\log(s/2)` for the dropped, where :math:`T = 1 - s(m + (n-m)/2)`. A positive value too small to be seen
-        beside the threshold becomes the smallest step that can be.
+        :math:`\log(s/2)` for the dropped, where :math:`T = 1 - s(m + (n-m)/2)`. A positive value too small to see
+        beside the threshold becomes the smallest step that can be seen.
         """
         given = checked_values(values)
         gate = cls(given.shape, dim=dim, rgf=rgf, device=given.device, dtype=values_dtype(values))

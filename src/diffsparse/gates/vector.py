@@ -1,4 +1,4 @@
-"""Gates whose entries compete along given dimensions, with one threshold a group."""
+"""Gates whose entries compete along given dimensions, with one threshold per group."""
 
 from collections.abc import Sequence
 from math import prod
@@ -11,14 +11,15 @@ from diffsparse.functional.groups import Dims, group_dims
 from diffsparse.functional.initial import initial_beta
 from diffsparse.gates.gate import Gate, gate_dtype
 
-# A dropped entry starts half-way to its threshold: it can come back, and rounding cannot revive it.
+# A dropped entry starts half-way to its threshold: it can come back, but not by rounding.
 DROPPED = 0.5
 
 
 class VectorGate(Gate):
-    """A gate over `size` entries (an int or a shape) that compete along `dim`; one `beta` a group, `alpha` all zero."""
+    """A gate over `size` entries (an int or a shape) that compete along `dim`; one `beta` per group."""
 
     beta: nn.Parameter
+    dims: tuple[int, ...]
 
     def __init__(
         self,

@@ -6,23 +6,21 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from diffsparse.errors import SparsityError, SparsityWarning
+from diffsparse.errors import SparsityWarning
 from diffsparse.gates import SignedGate
+from diffsparse.gates.gate import require_finite
 from diffsparse.nn import SparseBatchNorm, SparseBatchNorm1d, SparseBatchNorm2d, SparseBatchNorm3d
 from diffsparse.nn.statistics import SyncStatistics
 
-SPARSE_FORM: dict[type[_BatchNorm], type[SparseBatchNorm]] = {
-    nn.BatchNorm1d: SparseBatchNorm1d,
-    nn.BatchNorm2d: SparseBatchNorm2d,
-    nn.BatchNorm3d: SparseBatchNorm3d,
-    nn.SyncBatchNorm: SparseBatchNorm,
+SPARSE_FORM = {
+    kind.ordinary: kind for kind in (SparseBatchNorm1d, SparseBatchNorm2d, SparseBatchNorm3d, SparseBatchNorm)
 }
 
 # A shift this many times its scale makes the gate's gradient as many times too large.
 STEEP = 1e4
 # A gate may miss its scale by this share of the channel's own scale or shift,
 CLOSE = 1e-3
-# or by this share of the largest scale, up to 1: scales that decayed to next to nothing are no news.
+# or by this share of the largest scale, up to 1: nobody misses scales that have decayed to next to nothing.
 NEGLIGIBLE = 1e-6
 
 LOST = (
@@ -76,7 +74,8 @@ def _placement(norm: _BatchNorm) -> tuple[torch.device | None, torch.dtype | Non
 
 
 def _keep_function(name: str, norm: _BatchNorm, sparse: SparseBatchNorm) -> None:
-    _check_finite(name, norm)
+    for key, parameter in norm.named_parameters(recurse=False):
+        require_finite(f"{key} of '{name}'", parameter)
     dtype = sparse.gate.alpha.dtype
     scale = torch.ones_like(sparse.gate.alpha) if norm.weight is None else norm.weight.detach().to(dtype)
     shift = torch.zeros_like(scale) if norm.bias is None else norm.bias.detach().to(dtype)
@@ -105,13 +104,6 @@ def _solve(sparse: SparseBatchNorm, scale: Tensor, shift: Tensor) -> tuple[Tenso
         if bool(bias.isfinite().all()):
             return scale, bias
         scale = torch.where(bias.isfinite(), scale, 0.0)
-
-
-def _check_finite(name: str, norm: _BatchNorm) -> None:
-    for key, parameter in norm.named_parameters(recurse=False):
-        if not bool(torch.isfinite(parameter).all()):
-            bad = parameter[~torch.isfinite(parameter)][0].item()
-            raise SparsityError(f"{key} of '{name}' holds {bad}; every entry must be a finite number")
 
 
 def _warn(name: str, channels: Tensor, problem: str) -> None:

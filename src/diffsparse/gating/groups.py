@@ -1,10 +1,12 @@
-"""Parameters of a gated model sorted for an optimiser."""
+"""The parameters of a gated model and its optimiser."""
 
+import warnings
 from typing import Any
 
+import torch
 from torch import nn
 
-from diffsparse.errors import require_module, require_number
+from diffsparse.errors import SparsityWarning, require_module, require_number
 from diffsparse.gates import named_gates
 
 
@@ -13,11 +15,11 @@ def parameter_groups(
 ) -> list[dict[str, Any]]:
     """Two parameter groups for any optimiser: ordinary weights, and `alpha` and `beta` of every gate.
 
-    Weight decay on `beta` is not harmless: beta starts well below zero, decay pulls it towards zero and so *raises*
-    the threshold, which drops entries with no help from the loss. Decay on `alpha` alone only rescales a gate. The
-    default leaves gates alone; the paper's channel experiments use a small decay on both.
+    Weight decay on `beta` is not harmless: beta starts well below zero, decay pulls it towards zero and so *raises* the
+    threshold, which drops entries without the loss. Decay on `alpha` alone only rescales a gate. The default leaves
+    gates alone; the paper's channel experiments use a small decay on both.
 
-    Each group carries its own `weight_decay`, which wins over the optimiser's argument of that name: give it here.
+    Each group has its own `weight_decay`, which overrides the optimiser's argument of that name: give it here.
 
     Args:
         model: the gated model; frozen parameters are left out, shared ones come once.
@@ -39,3 +41,21 @@ def parameter_groups(
         {"name": "gates", "params": [p for p in trained if p in gated], "weight_decay": gate_weight_decay},
     ]
     return [group for group in groups if group["params"]]
+
+
+def warn_of_idle_gates(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    """Warn once if `optimizer` does not hold every gate of `model` that requires gradients: it would never move."""
+    held = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+    idle = [
+        name or type(gate).__name__
+        for name, gate in named_gates(model)
+        if any(parameter.requires_grad and id(parameter) not in held for parameter in gate.parameters())
+    ]
+    if idle:
+        more = f" (and {len(idle) - 1} more)" if len(idle) > 1 else ""
+        warnings.warn(
+            f"gate '{idle[0]}'{more} is in no parameter group: the optimiser was probably built before sparsify, and "
+            "its steps leave the gate as it is. Build it afterwards, from parameter_groups(model), or freeze the gate",
+            SparsityWarning,
+            stacklevel=3,
+        )

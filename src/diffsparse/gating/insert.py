@@ -4,11 +4,12 @@ import warnings
 from typing import TypeVar, cast
 
 from torch import nn
-from torch.nn.modules.batchnorm import _BatchNorm, _LazyNormBase
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parallel import DistributedDataParallel
 
 from diffsparse.errors import SparsityError, SparsityWarning, require_module, require_number
 from diffsparse.gating.convert import SPARSE_FORM, make_sparse
+from diffsparse.module_tree import lazy_tensor, replace_modules
 from diffsparse.nn import SparseBatchNorm
 from diffsparse.nn.statistics import BatchStatistics
 from diffsparse.selection import Selection, select
@@ -23,18 +24,17 @@ def sparsify(
 
     Args:
         model: any module; a batch norm itself is returned as a new module.
-        only: which batch norms, by default all: a name pattern (`"layer1.*"`) or a type, which choose all batch norms
-            inside what they match, a function that is asked about name and module of every batch norm, or several of
-            these.
-        start: None keeps the function: the outputs of a trained model stay the same up to float rounding. A number
-            (the paper: 0.5) starts every gate there and every b at zero, for training from scratch.
+        only: which batch norms, by default all: a name pattern (`"layer1.*"`) or a type, which choose every batch norm
+            inside what they match, a function of the name and module of a batch norm, or several of these.
+        start: None keeps the function: a trained model gives the same outputs up to float rounding. A number (the
+            paper: 0.5) starts every gate there and every b at zero, for training from scratch.
         rgf: `elu_alpha` of rectified gradient flow in the new gates, or None.
 
-    Make the optimiser, and wrap the model in DistributedDataParallel, after this: the gates are new parameters.
+    Build the optimiser, and wrap the model in DistributedDataParallel, after this: the gates are new parameters.
 
-    Modules used in several places stay shared; device, dtype, training mode, `requires_grad` and hooks are kept.
-    Batch norms that do more than PyTorch's own (a subclass with a forward pass, parameters or buffers of its own, a
-    pruned one) are left alone with a warning. If anything is wrong the model is left as it was.
+    Shared modules stay shared; device, dtype, training mode, `requires_grad` and hooks are kept. Batch norms that do
+    more than PyTorch's own (a subclass with its own forward pass, parameters or buffers, a pruned one) are left alone
+    with a warning. If anything is wrong the model is left as it was.
 
     Example:
         >>> model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU())
@@ -47,15 +47,11 @@ def sparsify(
         )
     if start is not None:
         require_number("start", start)
-    replacements: dict[nn.Module, SparseBatchNorm] = {}
+    replacements: dict[nn.Module, nn.Module] = {}
     # not a comprehension, which is a frame of its own up to Python 3.11: warnings point at the caller
     for name, norm in _norms_to_replace(model, only).items():
         replacements[norm] = make_sparse(name, norm, start, rgf)
-    for module in list(model.modules()):
-        for key, child in module._modules.items():
-            if child in replacements:
-                module._modules[key] = replacements[child]
-    return cast(Model, replacements.get(model, model))
+    return cast(Model, replace_modules(model, replacements))
 
 
 def _norms_to_replace(model: nn.Module, only: Selection | None) -> dict[str, _BatchNorm]:
@@ -73,7 +69,7 @@ def _norms_to_replace(model: nn.Module, only: Selection | None) -> dict[str, _Ba
     chosen = select(model, only, norms.values(), "batch norm to gate")
     norms = {name: norm for name, norm in norms.items() if norm in chosen}
     for name, norm in norms.items():
-        if isinstance(norm, _LazyNormBase) and norm.has_uninitialized_params():
+        if lazy_tensor(norm):
             raise SparsityError(f"'{name}' is a lazy batch norm without a size yet; run the model once, then sparsify")
     ordinary = {name: norm for name, norm in norms.items() if _is_ordinary(norm)}
     left = ", ".join(name for name in norms if name not in ordinary)

@@ -1,6 +1,5 @@
 """How sparse a gated model is now."""
 
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -54,7 +53,7 @@ class Sparsity:
     """Channel, layer and group sparsity of a model; prints as a table."""
 
     gates: tuple[GateSparsity, ...]
-    """One row a gate, in the order of the model."""
+    """One row per gate, in the order of the model."""
 
     @property
     def channels(self) -> Count:
@@ -81,15 +80,12 @@ class Sparsity:
         }
 
     def __str__(self) -> str:
-        return "\n".join(self._lines())
-
-    def _lines(self) -> Iterator[str]:
-        width = max(len(row.name) for row in self.gates)
+        width, lines = max(len(row.name) for row in self.gates), []
         for row in self.gates:
             groups = "" if row.groups is None else f"  groups {row.groups}"
-            yield f"{row.name:<{width}}  zero {row.channels}{groups}{'  dead' if row.dead else ''}"
+            lines.append(f"{row.name:<{width}}  zero {row.channels}{groups}{'  dead' if row.dead else ''}")
         groups = "" if self.groups is None else f", groups {self.groups}"
-        yield f"total: channels {self.channels}, layers {self.layers}{groups}"
+        return "\n".join([*lines, f"total: channels {self.channels}, layers {self.layers}{groups}"])
 
 
 @torch.no_grad()

@@ -6,13 +6,13 @@ from typing import Any, TypeAlias, Unpack, overload
 
 import torch
 from torch import Tensor, nn
-from torch.nn.parameter import is_lazy
 
 from diffsparse.errors import SparsityError, require_module
 from diffsparse.example import Example
 from diffsparse.measuring.cost import count, dense_parts
 from diffsparse.measuring.latency import Latency, Timing, time_interleaved
 from diffsparse.measuring.report import Comparison, Measurement
+from diffsparse.module_tree import lazy_tensor, uncompiled
 from diffsparse.undisturbed import undisturbed
 
 Inputs: TypeAlias = Tensor | tuple[Any, ...] | Mapping[str, Any]
@@ -75,7 +75,7 @@ def measure_in_turns(
     """What `measure` returns, for any number of models, all timed in turns on the same example."""
     example = Example.of(example_inputs)
     # A compiled model is timed compiled and counted as the module it was made from.
-    sources: list[nn.Module] = [getattr(each, "_orig_mod", each) for each in models]
+    sources: list[nn.Module] = [uncompiled(each) for each in models]
     costs = [count(each, example) for each in sources]
     latencies: tuple[Latency | None, ...] = (None,) * len(models)
     if latency:
@@ -100,6 +100,5 @@ def measure_in_turns(
 
 def _check(role: str, model: nn.Module) -> None:
     require_module(role, model)
-    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
-        if is_lazy(tensor):
-            raise SparsityError(f"{name} has no shape yet; run {type(model).__name__} once before measuring it")
+    if lazy := lazy_tensor(model):
+        raise SparsityError(f"{lazy} has no shape yet; run {type(model).__name__} once before measuring it")

@@ -16,6 +16,7 @@ from diffsparse.errors import SparsityError
 from diffsparse.gating import Count
 from diffsparse.measuring import measure
 from diffsparse.methods.method import Cut, Method, channels, check_targets, register_method
+from diffsparse.module_tree import copy_training_flags
 from diffsparse.undisturbed import undisturbed
 
 STEP = 1 / 400
@@ -66,8 +67,7 @@ class TorchPruning(Method):
                 f"torch-pruning failed on {type(model).__name__}: {type(error).__name__}: {error}"
             ) from error
         _check_runs(model, small, example)
-        for old, new in zip(model.modules(), small.modules(), strict=True):
-            new.training = old.training
+        copy_training_flags(model, small)
         before, after = channels(model), channels(small)
         return Cut(model=small, compacted=None, removed=Count(zero=before - after, total=before))
 

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from diffsparse.errors import SparsityError, require_number, require_whole
 from diffsparse.functional import balanced_normalize, matrix_threshold
 from diffsparse.functional.initial import initial_beta
-from diffsparse.gates import Gate
+from diffsparse.gates import Gate, Source
 from diffsparse.gates.gate import gate_dtype
 
 
@@ -20,25 +20,22 @@ class SparseAdjacency(Gate):
               A = \mathrm{balance}(\tilde A)
 
     It is a gate whose values are the normalised A: `Penalty(model, norm=Lp(0.5), ...)` adds
-    :math:`\frac\lambda2 \sum_i R(A_{i:}) + R(A_{:i})`, and `sparsity` counts the zeros of A.
-
-    Calling it computes A. A model calls it once a forward pass and hands the result to each of its `GraphConvolution`
-    layers; nothing is kept from one call to the next.
+    :math:`\frac\lambda2 \sum_i R(A_{i:}) + R(A_{:i})`, and `sparsity` counts the zeros of A. Calling it computes A: a
+    model calls it once per forward pass and hands the result to each of its `GraphConvolution` layers.
 
     Args:
         nodes: n, at least 2.
-        mask: bool, (n, n), the entries that may be used; the others are exactly zero and count in no norm. It includes
-            the diagonal if nodes may read themselves. By default all entries.
-        threshold: False leaves the thresholds out: A is `balance(exp(alpha))`, without zeros but those of the mask.
+        mask: bool, (n, n), the entries that may be used, by default all; the others are exactly zero and count in no
+            norm. It includes the diagonal if nodes may read themselves.
+        threshold: False leaves the thresholds out: A is `balance(exp(alpha))`, with no zeros but those of the mask.
         balance: the normalisation, a function from (n, n) to (n, n) that does not depend on the scale of its argument:
             `functional.balanced_normalize`, `functional.balanced_limit` or a `functools.partial` of them. The limit is
-            exact and needs less memory, but lets edges vanish that lie on no cycle, such as one-way streets.
+            exact and needs less memory, but edges that lie on no cycle, such as one-way streets, vanish.
         noise: standard deviation of `alpha` at the start, around 0.
         rgf: `elu_alpha` of rectified gradient flow, or None.
 
-    Each `beta` starts at -log(n^2 + n - 1), so that the thresholds take 2 / (n + 1) of gamma at first.
-
-    Edges: a node whose row or column has died stays apart from the others, with zeros and finite gradients.
+    Each `beta` starts at -log(n^2 + n - 1): the thresholds take 2 / (n + 1) of gamma at first. A node whose row or
+    column has died stays apart from the others, with zeros and finite gradients.
 
     Example:
         >>> adjacency = SparseAdjacency(2, noise=0.0)
@@ -75,8 +72,7 @@ class SparseAdjacency(Gate):
         self.balance = balance
         self.alpha = nn.Parameter(torch.empty(nodes, nodes, device=device, dtype=gate_dtype(dtype)))
         for name in ("beta_row", "beta_col"):
-            beta = nn.Parameter(self.alpha.detach().new_empty(nodes)) if threshold else None
-            self.register_parameter(name, beta)
+            self.register_parameter(name, nn.Parameter(self.alpha.detach().new_empty(nodes)) if threshold else None)
         self.register_buffer("mask", None if mask is None else _checked(mask, nodes).to(self.alpha.device))
         self.reset_parameters()
 
@@ -96,6 +92,13 @@ class SparseAdjacency(Gate):
         kept = matrix_threshold(alpha, self.beta_row, self.beta_col, rgf=self.rgf)
         # Rectified flow would let gradients into entries that are not allowed.
         return self.balance(kept if self.mask is None else kept.masked_fill(~self.mask, 0.0))
+
+    def materialise(self) -> nn.Module:
+        """It stays as it is: training goes on learning the graph of a compact model, and nodes are never removed."""
+        return self
+
+    def parameter_sources(self) -> dict[str, Source]:
+        return {}
 
     def groups(self, values: Tensor) -> tuple[Tensor, ...]:
         return values, values.mT

@@ -1,13 +1,24 @@
 """Sparse batch normalisation (Eq. 17): an ordinary batch norm whose scale is a gate."""
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from diffsparse.errors import SparsityError, require_whole
-from diffsparse.gates import SignedGate
+from diffsparse.gates import SignedGate, Source
+from diffsparse.gates.protocol import require_own_forward
 from diffsparse.nn.statistics import BatchStatistics, SyncStatistics
+
+
+def _of_statistics(name: str) -> Any:
+    """A property that lies in the statistics of the layer."""
+
+    def change(layer: "SparseBatchNorm", value: object) -> None:
+        setattr(layer.statistics, name, value)
+
+    return property(lambda layer: getattr(layer.statistics, name), change)
 
 
 class SparseBatchNorm(nn.Module):
@@ -15,22 +26,34 @@ class SparseBatchNorm(nn.Module):
 
     .. math:: y_i = a_i\,(\tilde x_i + b_i), \qquad \tilde x_i = \frac{x_i - \mu_i}{\sqrt{\sigma_i^2 + \epsilon}}
 
-    `a` is a `SignedGate`; where it is zero the whole channel is exactly zero, shift included, and `bias` (the b of
-    the equation; an ordinary batch norm's shift is a * b) gets no gradient.
+    `a` is a `SignedGate`. Where it is zero the whole channel is exactly zero, shift included, and `bias` (b; an
+    ordinary batch norm has the shift a * b) gets no gradient.
 
     Args:
-        num_features, eps, momentum, affine, track_running_stats: as for `nn.BatchNorm2d`. Without `affine` there is
-            no `bias`; the gate is always there.
+        num_features, eps, momentum, affine, track_running_stats: as for `nn.BatchNorm2d`. Without `affine` there is no
+            `bias`; the gate is always there.
         value: what every gate starts at; not 0.
         rgf: `elu_alpha` of rectified gradient flow, or None.
 
-    There is no `weight`: the scale is `gate()`. It is not for `torch.jit.script`.
+    There is no `weight`: the scale is `gate()`. `torch.jit.script` does not take it.
     `SyncBatchNorm.convert_sync_batchnorm(model)` makes the statistics global under DDP, on GPUs and on CPU.
+
+    Example:
+        >>> SparseBatchNorm2d(8)(torch.randn(4, 8, 5, 5)).shape
+        torch.Size([4, 8, 5, 5])
     """
 
     input_dims: ClassVar[tuple[int, ...] | None] = None
+    ordinary: ClassVar[type[_BatchNorm]] = nn.SyncBatchNorm
     gate: SignedGate
     statistics: BatchStatistics
+    num_features: int = _of_statistics("num_features")
+    eps: float = _of_statistics("eps")
+    momentum: float | None = _of_statistics("momentum")
+    track_running_stats: bool = _of_statistics("track_running_stats")
+    running_mean: Tensor | None = _of_statistics("running_mean")
+    running_var: Tensor | None = _of_statistics("running_var")
+    num_batches_tracked: Tensor | None = _of_statistics("num_batches_tracked")
     bias: nn.Parameter | None
 
     def __init__(
@@ -61,65 +84,42 @@ class SparseBatchNorm(nn.Module):
     def forward(self, input: Tensor) -> Tensor:
         self._check_input(input)
         scale, shift = self.scale_and_shift()
-        statistics = self.statistics
-        dtype = scale.dtype if statistics.running_mean is None else statistics.running_mean.dtype
-        normalised: Tensor = statistics(input, scale.to(dtype), None if shift is None else shift.to(dtype))
+        dtype = scale.dtype if self.statistics.running_mean is None else self.statistics.running_mean.dtype
+        normalised: Tensor = self.statistics(input, scale.to(dtype), None if shift is None else shift.to(dtype))
         return normalised
+
+    def materialise(self) -> nn.Module:
+        """The batch norm of PyTorch with weight a and bias a * b. Without `affine` its bias is zero and frozen."""
+        require_own_forward(self, SparseBatchNorm)
+        scale, shift = self.scale_and_shift()
+        of, own = self.statistics, self.bias
+        like = own if own is not None else of.running_mean if of.running_mean is not None else scale
+        weight = nn.Parameter(scale.to(like, copy=True), requires_grad=self.gate.alpha.requires_grad)
+        trained = own is not None and own.requires_grad
+        bias = nn.Parameter(torch.zeros_like(weight) if shift is None else shift.to(like), requires_grad=trained)
+        # without tensors of its own at first: they would be drawn and thrown away
+        norm = self.ordinary(of.num_features, of.eps, of.momentum, False, False)
+        vars(norm).update(affine=True, track_running_stats=of.track_running_stats, training=self.training)
+        norm._parameters.update(weight=weight, bias=bias)
+        norm._buffers.update({key: None if held is None else held.clone() for key, held in of._buffers.items()})
+        return norm
+
+    def parameter_sources(self) -> dict[str, Source]:
+        """Scale and shift are trained directly from now on, so they start with fresh state."""
+        return {"weight": Source("gate.alpha")} | ({} if self.bias is None else {"bias": Source("bias")})
 
     def add_module(self, name: str, module: nn.Module | None) -> None:
         """As usual; `convert_sync_batchnorm` hands its result over here."""
         super().add_module(name, SyncStatistics.of(module) if isinstance(module, nn.SyncBatchNorm) else module)
 
     def _check_input(self, input: Tensor) -> None:
-        allowed = self.input_dims
+        allowed, expected = self.input_dims, ""
         if input.dim() < 2 or (allowed is not None and input.dim() not in allowed):
-            expected = "at least 2" if allowed is None else " or ".join(map(str, allowed))
-            raise SparsityError(f"{type(self).__name__} expects {expected} dimensions, got shape {tuple(input.shape)}")
-        if input.shape[1] != self.num_features:
-            raise SparsityError(
-                f"{type(self).__name__} expects {self.num_features} channels in dimension 1, "
-                f"got shape {tuple(input.shape)}"
-            )
-
-    @property
-    def num_features(self) -> int:
-        return self.statistics.num_features
-
-    @property
-    def eps(self) -> float:
-        return self.statistics.eps
-
-    @eps.setter
-    def eps(self, value: float) -> None:
-        self.statistics.eps = value
-
-    @property
-    def momentum(self) -> float | None:
-        return self.statistics.momentum
-
-    @momentum.setter
-    def momentum(self, value: float | None) -> None:
-        self.statistics.momentum = value
-
-    @property
-    def affine(self) -> bool:
-        return self.bias is not None
-
-    @property
-    def track_running_stats(self) -> bool:
-        return self.statistics.track_running_stats
-
-    @property
-    def running_mean(self) -> Tensor | None:
-        return self.statistics.running_mean
-
-    @property
-    def running_var(self) -> Tensor | None:
-        return self.statistics.running_var
-
-    @property
-    def num_batches_tracked(self) -> Tensor | None:
-        return self.statistics.num_batches_tracked
+            expected = f"{'at least 2' if allowed is None else ' or '.join(map(str, allowed))} dimensions"
+        elif input.shape[1] != self.num_features:
+            expected = f"{self.num_features} channels in dimension 1"
+        if expected:
+            raise SparsityError(f"{type(self).__name__} expects {expected}, got shape {tuple(input.shape)}")
 
     def reset_running_stats(self) -> None:
         self.statistics.reset_running_stats()
@@ -134,35 +134,24 @@ class SparseBatchNorm(nn.Module):
     def extra_repr(self) -> str:
         return f"{self.num_features}, affine={self.affine}"
 
+    @property
+    def affine(self) -> bool:
+        return self.bias is not None
+
 
 class SparseBatchNorm1d(SparseBatchNorm):
-    """`nn.BatchNorm1d` with a gated scale, for input (N, C) or (N, C, L); see `SparseBatchNorm`.
+    """`nn.BatchNorm1d` with a gated scale, for input (N, C) or (N, C, L); see `SparseBatchNorm`."""
 
-    Example:
-        >>> SparseBatchNorm1d(8)(torch.randn(4, 8)).shape
-        torch.Size([4, 8])
-    """
-
-    input_dims = (2, 3)
+    input_dims, ordinary = (2, 3), nn.BatchNorm1d
 
 
 class SparseBatchNorm2d(SparseBatchNorm):
-    """`nn.BatchNorm2d` with a gated scale, for input (N, C, H, W); see `SparseBatchNorm`.
+    """`nn.BatchNorm2d` with a gated scale, for input (N, C, H, W); see `SparseBatchNorm`."""
 
-    Example:
-        >>> SparseBatchNorm2d(8)(torch.randn(4, 8, 5, 5)).shape
-        torch.Size([4, 8, 5, 5])
-    """
-
-    input_dims = (4,)
+    input_dims, ordinary = (4,), nn.BatchNorm2d
 
 
 class SparseBatchNorm3d(SparseBatchNorm):
-    """`nn.BatchNorm3d` with a gated scale, for input (N, C, D, H, W); see `SparseBatchNorm`.
+    """`nn.BatchNorm3d` with a gated scale, for input (N, C, D, H, W); see `SparseBatchNorm`."""
 
-    Example:
-        >>> SparseBatchNorm3d(8)(torch.randn(4, 8, 2, 5, 5)).shape
-        torch.Size([4, 8, 2, 5, 5])
-    """
-
-    input_dims = (5,)
+    input_dims, ordinary = (5,), nn.BatchNorm3d

@@ -8,8 +8,8 @@ from torch import Tensor, nn
 from diffsparse.errors import SparsityError, require_whole
 from diffsparse.functional.groups import full_precision
 
-# Measured by benchmarks/graph_speed.py on a CPU: below this density, and from this size on, sparse products of batches
-# are the faster ones; a single graph needs twice the size.
+# Measured by benchmarks/graph_speed.py on a CPU: sparse products of batches are faster below this density and from this
+# size on; a single graph needs twice the size.
 SPARSE_DENSITY = 0.05
 SPARSE_NODES = 150
 
@@ -23,8 +23,8 @@ class GraphConvolution(nn.Module):
 
     Shape: `h` (..., n, in_features) and `a` (n, n), dense or CSR, give (..., n, out_features).
 
-    The adjacency is an argument, so that one can serve any number of layers and is computed once for all of them.
-    In eval mode a dense `a` with few non-zeros is multiplied as a sparse one, see `sparse_if_faster`.
+    The adjacency is an argument, so it is computed once for any number of layers. In eval mode a dense `a` with few
+    non-zeros is multiplied as a sparse one, see `sparse_if_faster`.
 
     Example:
         >>> from diffsparse.nn import SparseAdjacency
@@ -44,8 +44,8 @@ class GraphConvolution(nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        require_whole("in_features", in_features, low=1)
-        require_whole("out_features", out_features, low=1)
+        for key, width in {"in_features": in_features, "out_features": out_features}.items():
+            require_whole(key, width, low=1)
         self.linear = nn.Linear(in_features, out_features, bias=False, device=device, dtype=dtype)
         shift = nn.Parameter(torch.zeros(out_features, device=device, dtype=dtype)) if bias else None
         self.register_parameter("bias", shift)
@@ -85,7 +85,7 @@ def sparse_if_faster(a: Tensor) -> Tensor:
     """`a` as a CSR tensor where products with it are faster that way and need no gradient of `a`, else `a` itself.
 
     That is on a CPU, from `SPARSE_NODES` nodes and up to a density of `SPARSE_DENSITY`, outside autocast and compiled
-    graphs. A model with several layers calls it once in eval mode and gives them the result.
+    graphs. In eval mode a model with several layers calls this once and gives them the result.
     """
     if torch.compiler.is_compiling() or a.layout != torch.strided or a.requires_grad or a.device.type != "cpu":
         return a

@@ -7,7 +7,9 @@ import torch
 from torch import Tensor, nn
 
 from diffsparse.errors import SparsityError, require_module
-from diffsparse.gates import Gate, SignedGate, SimplexGate
+from diffsparse.gates import Gate, SignedGate, SimplexGate, Source
+from diffsparse.gates.protocol import require_own_forward
+from diffsparse.nn.weighted_sum import WeightedSum
 
 
 class SparseSum(nn.Module):
@@ -15,10 +17,10 @@ class SparseSum(nn.Module):
 
     Args:
         components: the f_i; all take the same input and give outputs of one shape.
-        gate: a `SimplexGate` (default) or `SignedGate` with one entry a component.
+        gate: a `SimplexGate` (default) or `SignedGate` with one entry per component.
 
-    In eval mode a component whose gate is zero is not run. When all are dropped the output is zero; component 0 is
-    then run for the shape of that zero.
+    In eval mode a component whose gate is zero does not run. If all are dropped the output is zero; component 0 runs
+    for its shape.
 
     Example:
         >>> branches = [nn.Linear(4, 2), nn.Linear(4, 2)]
@@ -41,7 +43,7 @@ class SparseSum(nn.Module):
             raise SparsityError(f"the gate of a SparseSum must be a SimplexGate or SignedGate, got {gate!r}")
         if tuple(self.gate.alpha.shape) != (count,):
             raise SparsityError(
-                f"the gate of a SparseSum needs one entry a component, shape ({count},), "
+                f"the gate of a SparseSum needs one entry per component, shape ({count},), "
                 f"got {tuple(self.gate.alpha.shape)}"
             )
 
@@ -64,3 +66,15 @@ class SparseSum(nn.Module):
         if total is None:
             return torch.zeros_like(self.components[0](*args, **kwargs))
         return total
+
+    def materialise(self) -> nn.Module:
+        """The sum with its weights stored; it shares the components."""
+        require_own_forward(self, SparseSum)
+        total = WeightedSum(self.components, self.gate())
+        total.weights.requires_grad_(self.gate.alpha.requires_grad)
+        # not by train(), which would reach the components
+        total.training = self.training
+        return total
+
+    def parameter_sources(self) -> dict[str, Source]:
+        return {"weights": Source("gate.alpha")}

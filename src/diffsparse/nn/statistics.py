@@ -13,8 +13,8 @@ from torch.nn.modules.batchnorm import _BatchNorm
 class BatchStatistics(_BatchNorm):
     """Running statistics of a batch norm whose scale and shift come from outside.
 
-    It is a batch norm to PyTorch, so that `SyncBatchNorm.convert_sync_batchnorm`, `update_bn` and loops that call
-    `.eval()` on batch norms or reset their statistics find it. It has no weight and no bias to freeze.
+    PyTorch sees a batch norm: `SyncBatchNorm.convert_sync_batchnorm`, `update_bn` and loops that call `.eval()` on
+    batch norms or reset their statistics find it. It has no weight and no bias to freeze.
     """
 
     def __init__(
@@ -34,16 +34,8 @@ class BatchStatistics(_BatchNorm):
     def forward(self, input: Tensor, weight: Tensor | None = None, bias: Tensor | None = None) -> Tensor:
         momentum = advance(self)
         track = self.track_running_stats or not self.training
-        return F.batch_norm(
-            input,
-            self.running_mean if track else None,
-            self.running_var if track else None,
-            weight,
-            bias,
-            uses_batch(self),
-            momentum,
-            self.eps,
-        )
+        mean, var = (self.running_mean, self.running_var) if track else (None, None)
+        return F.batch_norm(input, mean, var, weight, bias, uses_batch(self), momentum, self.eps)
 
 
 class SyncStatistics(BatchStatistics):
@@ -71,12 +63,10 @@ class SyncStatistics(BatchStatistics):
             return super().forward(input, weight, bias)
         momentum = advance(self)
         running = (self.running_mean, self.running_var) if self.track_running_stats else (None, None)
+        given = (input, weight, bias, *running, self.eps, momentum, group)
         if input.device.type == "cpu":
-            return _globally_normalised(input, weight, bias, *running, self.eps, momentum, group)
-        world = dist.get_world_size(group)
-        output: Tensor = kernels.SyncBatchNorm.apply(  # type: ignore[no-untyped-call]
-            input, weight, bias, *running, self.eps, momentum, group, world
-        )
+            return _globally_normalised(*given)
+        output: Tensor = kernels.SyncBatchNorm.apply(*given, dist.get_world_size(group))  # type: ignore[no-untyped-call]
         return output
 
 
@@ -122,20 +112,16 @@ class _Summed(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, group: dist.ProcessGroup) -> Tensor:
         ctx.group = group
-        total = x.clone(memory_format=torch.contiguous_format)
-        dist.all_reduce(total, group=group)
-        return total
+        return _total(x, group)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
-        (grad,) = grads
-        total = grad.clone(memory_format=torch.contiguous_format)
-        dist.all_reduce(total, group=ctx.group)
-        return total, None
+        return _total(grads[0], ctx.group), None
 
 
-def _summed(x: Tensor, group: dist.ProcessGroup) -> Tensor:
-    total: Tensor = _Summed.apply(x, group)  # type: ignore[no-untyped-call]
+def _total(x: Tensor, group: dist.ProcessGroup) -> Tensor:
+    total = x.clone(memory_format=torch.contiguous_format)
+    dist.all_reduce(total, group=group)
     return total
 
 
@@ -145,7 +131,7 @@ def _global_moments(input: Tensor, group: dist.ProcessGroup) -> tuple[Tensor, Te
     x = input.to(torch.promote_types(input.dtype, torch.float32))
     count = x.new_tensor(float(input.numel() // input.shape[1]))
     dist.all_reduce(count, group=group)
-    mean = _summed(x.sum(dims), group) / count
+    mean = _Summed.apply(x.sum(dims), group) / count  # type: ignore[no-untyped-call]
     centred = x - mean.view(1, -1, *[1] * (input.dim() - 2))
-    var = _summed(centred.square().sum(dims), group) / count
+    var = _Summed.apply(centred.square().sum(dims), group) / count  # type: ignore[no-untyped-call]
     return mean, var, count

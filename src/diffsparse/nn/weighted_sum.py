@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 
 class WeightedSum(nn.Module):
-    """y(x) = sum of w_i f_i(x), with one trained weight a component: a `SparseSum` whose gate has been evaluated.
+    """y(x) = sum of w_i f_i(x), with one trained weight per component: a `SparseSum` whose gate has been evaluated.
 
     Components may leave; those that stay keep their names.
     """

@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from diffsparse.errors import SparsityError, require_whole
+from diffsparse.gates.protocol import Source, require_own_forward
 from diffsparse.wiring.edges import EdgeRule, StageShape
 from diffsparse.wiring.rules import Differentiable
 
@@ -76,19 +77,21 @@ class WiredStage(nn.Module):
         return _flow(x, self.nodes, [_mixing(matrix) for matrix in self.edges()])
 
     @torch.no_grad()
-    def ordinary(self) -> "OrdinaryStage":
-        """The same stage with the edges as they are now, in ordinary convolutions; it shares nodes and hooks."""
-        if type(self).forward is not WiredStage.forward:
-            raise SparsityError(
-                f"{type(self).__name__} has a forward of its own, which is lost where edges become ordinary "
-                "convolutions; put what it does into a module around a WiredStage"
-            )
+    def materialise(self) -> "OrdinaryStage":
+        """The same stage with its edges in ordinary convolutions; it shares the nodes and has the same hooks."""
+        require_own_forward(self, WiredStage)
         stage = OrdinaryStage(self.nodes, self.edges())
+        for mix, weight in zip(stage.mixes, self.edges.weights(), strict=True):
+            mix.requires_grad_(weight.requires_grad)
         # not by train(), which would reach the nodes
         stage.training = self.training
         stage.mixes.train(self.training)
         vars(stage).update({key: vars(self)[key].copy() for key in _HOOKS})
         return stage
+
+    def parameter_sources(self) -> dict[str, Source]:
+        names = {id(parameter): name for name, parameter in self.named_parameters()}
+        return {f"mixes.{i}.weight": Source(names[id(w)]) for i, w in enumerate(self.edges.weights())}
 
     def extra_repr(self) -> str:
         shape = self.shape
