@@ -17,7 +17,7 @@ from diffsparse.models import create
 from diffsparse.training import Distillation, Hardware, Recipe, Sparsifying, Watcher, train
 from diffsparse.training.classification import ClassificationObjective
 from diffsparse.training.evaluate import evaluate
-from diffsparse.training.log import Log
+from diffsparse.training.folder import Log
 from diffsparse.wiring import WiredStage
 from diffsparse.wiring.methods import Wired, WiredGates, WiredLargest, WiredProximal, WiredRandom
 from diffsparse.wiring.report import learned_wiring, wiring_figures

@@ -1,4 +1,4 @@
-"""The network of a recipe, from its name or from the user's own class, made for its data."""
+"""The network of a recipe, from its name or from the user's own class, built for its data."""
 
 import torch
 from torch import nn
@@ -12,9 +12,9 @@ from diffsparse.undisturbed import undisturbed
 
 
 def build_model(name: str, arguments: str, data: DataSet, seed: int, settings: Sparsifying | None = None) -> nn.Module:
-    """A fresh network for `data`, its weights drawn from `seed`; raises if it does not fit the data.
+    """A fresh network for `data` with weights drawn from `seed`; raises if it does not fit the data.
 
-    `arguments` are a JSON object of keyword arguments; the task of the data adds what the data says.
+    `arguments` is a JSON object of keyword arguments; the task of the data adds what it knows.
     """
     torch.manual_seed(seed)
     settings = settings or Sparsifying(method="plain")

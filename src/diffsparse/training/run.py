@@ -20,17 +20,13 @@ from diffsparse.measuring import measure
 from diffsparse.methods import Method, Sparsifying, choose_method
 from diffsparse.training.build import build_model
 from diffsparse.training.config import Recipe
-from diffsparse.training.context import Phase, RunContext
-from diffsparse.training.environment import environment
+from diffsparse.training.context import Interrupt, Phase, RunContext, Watcher
 from diffsparse.training.evaluate import evaluate
-from diffsparse.training.folder import RunFolder
-from diffsparse.training.interrupt import Interrupt
-from diffsparse.training.log import Log
+from diffsparse.training.folder import Log, RunFolder
 from diffsparse.training.loop import Trainer
-from diffsparse.training.processes import Processes, joined
-from diffsparse.training.report import REPORTS
+from diffsparse.training.processes import environment, joined
+from diffsparse.training.report import REPORTS, reports_in
 from diffsparse.training.task import TASKS, Objective
-from diffsparse.training.watcher import Watcher
 
 TRAINED = "trained.safetensors"
 COMPACT = "compact.safetensors"
@@ -38,12 +34,7 @@ _PHASES = {"teacher": (0, "teacher.safetensors"), "train": (1, TRAINED), "retrai
 
 
 def train(
-    recipe: Recipe,
-    output: Path,
-    *,
-    resume: bool = False,
-    tensorboard: bool = False,
-    watcher: Watcher | None = None,
+    recipe: Recipe, output: Path, *, resume: bool = False, tensorboard: bool = False, watcher: Watcher | None = None
 ) -> dict[str, Any]:
     """Train by `recipe` and write everything to the folder `output`; returns what its result.json says.
 
@@ -53,10 +44,10 @@ def train(
             must see it.
         resume: go on from the newest whole checkpoint in `output`; starts from the beginning if there is none.
         tensorboard: write for TensorBoard as well.
-        watcher: is told of every step and epoch.
+        watcher: told of every step and epoch.
 
-    The folder holds config.toml, log.jsonl, checkpoints/, trained.safetensors (with gates, where the method has any),
-    compact.safetensors, plan.json and result.json, and what reports of features add.
+    The folder holds config.toml, log.jsonl, checkpoints/, trained.safetensors (with gates, if the method has any),
+    compact.safetensors, plan.json, result.json and the files of reports.
 
     Raises:
         SparsityError: bad input, a loss that diverged, a disk that is full.
@@ -70,7 +61,9 @@ def train(
                 f"a batch of {recipe.batch_size} cannot be shared by {processes.world} processes in "
                 f"{recipe.optimisation.accumulate} pieces each"
             )
-        data = _data(recipe, processes)
+        # the first process comes first: it may have to download what the others then find
+        first = processes.first_does(lambda: _data(recipe), f"the first process cannot open {recipe.data}")
+        data = _data(recipe) if first is None else first
         if len(data.train) < recipe.batch_size:
             raise SparsityError(
                 f"a batch of {recipe.batch_size} is more than the {len(data.train)} inputs of {data.name} to train on"
@@ -80,34 +73,16 @@ def train(
             data=data,
             processes=processes,
             folder=folder,
-            log=Log(path=folder.log, tensorboard=folder.file("tensorboard") if tensorboard else None),
+            log=Log(path=folder.log, tensorboard=output / "tensorboard" if tensorboard else None),
             watcher=watcher if watcher is not None and processes.first else Watcher(),
             interrupt=interrupt,
         )
         return _Run(context, resume).go()
 
 
-def _data(recipe: Recipe, processes: Processes) -> DataSet:
-    """The first process comes first: it may have to download what the others then find."""
-    data, problem = None, None
-    if processes.first:
-        try:
-            data = _opened(recipe)
-        except SparsityError as error:
-            problem = error
-    if processes.any_rank(problem is not None):
-        raise problem or SparsityError(f"the first process cannot open {recipe.data}")
-    return _opened(recipe) if data is None else data
-
-
-def _opened(recipe: Recipe) -> DataSet:
-    return open_data(
-        recipe.data,
-        root=recipe.data_root,
-        augment=recipe.augment,
-        image_size=recipe.image_size,
-        download=recipe.download,
-    )
+def _data(recipe: Recipe) -> DataSet:
+    root, size, download = recipe.data_root, recipe.image_size, recipe.download
+    return open_data(recipe.data, root=root, augment=recipe.augment, image_size=size, download=download)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,9 +90,8 @@ class _Trained:
     """What training has left."""
 
     model: nn.Module
-    """The network as it was trained, with gates where the method has any."""
+    """The network as it was trained, with gates if the method has any."""
     small: nn.Module
-    """The smaller network."""
     compacted: Compacted[nn.Module] | None
     """How it follows from the user's class; None if another library cut it."""
     zeros: Count
@@ -156,7 +130,7 @@ class _Run:
                 name: {"macs": cost.macs, "params": cost.params, "bytes": cost.bytes}
                 for name, cost in {"plain": plain, "compact": after}.items()
             },
-            "max_difference": None if compacted is None or method.cuts else compacted.max_difference,
+            "max_difference": None if method.cuts or compacted is None else compacted.max_difference,
             "seconds": time.perf_counter() - began,
             "training_seconds": {record["phase"]: record["seconds"] for record in context.log.records()},
         }
@@ -203,21 +177,17 @@ class _Run:
         return model
 
     def _begin(self, needed: int) -> None:
-        """Make the folder and see that it can take what will be written, before any work."""
+        """Make the folder and see that it has room for `needed` bytes, before any work."""
         context = self.context
-        problem = None
-        if context.processes.first:
-            try:
-                context.log.check()
-                context.folder.begin(context.recipe, self.resume, needed)
-            except SparsityError as error:
-                problem = error
-        # all processes end, not only the one that looked
-        if context.processes.any_rank(problem is not None):
-            raise problem or SparsityError(f"the first process cannot write to '{context.folder.path}'")
+
+        def begin() -> None:
+            context.log.check()
+            context.folder.begin(context.recipe, self.resume, needed)
+
+        context.processes.first_does(begin, f"the first process cannot write to '{context.folder.path}'")
 
     def _teacher(self) -> nn.Module | None:
-        """The network to learn from, trained first if that is asked for; None if there is none."""
+        """The network to learn from, trained first if the recipe says so; None if there is none."""
         recipe, settings = self.context.recipe, self.context.recipe.distillation
         if settings.teacher is None:
             return None
@@ -233,11 +203,12 @@ class _Run:
         return teacher.eval().requires_grad_(False)
 
     def _phase(self, name: str, model: nn.Module, method: Method, objective: Objective, epochs: int) -> nn.Module:
-        """Train `model`, or take it from where an earlier run has left it."""
+        """Train `model`, or load what an earlier run has left."""
         context = self.context
         number, file = _PHASES[name]
-        if self.resume and file is not None and context.folder.file(file).exists():
-            return load(context.folder.file(file), model)
+        path = None if file is None else context.folder.path / file
+        if self.resume and path is not None and path.exists():
+            return load(path, model)
         phase = Phase(name=name, number=number, model=model, method=method, objective=objective, epochs=epochs)
         trainer = Trainer(phase, context)
         snapshot = context.folder.newest_snapshot() if self.resume else None
@@ -249,8 +220,8 @@ class _Run:
         if context.processes.first:
             context.log.forget_after(name, trainer.progress.epoch)
         trained = trainer.run()
-        if file is not None and context.processes.first:
-            save(trained, context.folder.file(file))
+        if path is not None and context.processes.first:
+            save(trained, path)
         return trained
 
     def _figures(self, model: nn.Module, objective: Objective) -> dict[str, float]:
@@ -258,13 +229,12 @@ class _Run:
         return evaluate(model, context.data.test, objective, context.recipe.batch_size, context.processes)
 
     def _write(self, trained: _Trained, result: dict[str, Any]) -> None:
-        context, folder, compacted = self.context, self.context.folder, trained.compacted
+        context, path, compacted = self.context, self.context.folder.path, trained.compacted
         # what another library has cut has no plan: its file holds the weights, not the way to its architecture
-        save(trained.small if compacted is None else compacted, folder.file(COMPACT))
+        save(trained.small if compacted is None else compacted, path / COMPACT)
         if compacted is not None:
-            write_text(folder.file("plan.json"), compacted.plan.to_json() + "\n")
-        result["cost"]["compact"]["file_bytes"] = folder.file(COMPACT).stat().st_size
-        write_json(folder.result, result)
-        for name, report in REPORTS.items():
-            if name in result:
-                report.write(trained.model, context.data, folder.path, context.watcher.say)
+            write_text(path / "plan.json", compacted.plan.to_json() + "\n")
+        result["cost"]["compact"]["file_bytes"] = (path / COMPACT).stat().st_size
+        write_json(context.folder.result, result)
+        for _, report in reports_in(result):
+            report.write(trained.model, context.data, path, context.watcher.say)
