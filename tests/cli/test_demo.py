@@ -119,7 +119,7 @@ def test_ctrl_c_stops_quietly(
     def interrupted(*_: object, **__: object) -> None:
         raise error
 
-    monkeypatch.setattr("diffsparse.cli.demo_runs.train", interrupted)
+    monkeypatch.setattr("diffsparse.cli.demo.train", interrupted)
     with pytest.raises(SystemExit) as stopped:
         main(words)
     assert stopped.value.code == 130

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from diffsparse.cli.main import COMMANDS, main
+from diffsparse.cli.main import main
 from diffsparse.cli.train import Train, train_defaults
 from diffsparse.cli.training_bar import TrainingBar, epoch_note
 from diffsparse.training import Recipe, StoppedError, read_recipe
@@ -136,7 +136,7 @@ def test_words_that_no_flag_knows_exit_with_two(word: str, capsys: pytest.Captur
 
 def test_flags_win_over_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Train] = []
-    monkeypatch.setitem(COMMANDS, "train", (Train, asked.append))
+    monkeypatch.setattr(Train, "run", lambda command: asked.append(command))
     path = tmp_path / "settings.toml"
     path.write_text("epochs = 7\nbatch_size = 32\n[sparsifying]\nstrength = 0.5\nrgf = 0.1\n")
     main(["train", "--config", str(path), "--epochs", "9", "--strength", "0.25", "--rgf", "None"])

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import diffsparse as ds
-from diffsparse.cli.table import results_table
+from diffsparse.cli.tables import results_table
 from diffsparse.cli.training_bar import epoch_note
 from diffsparse.data import open_data
 from diffsparse.methods import Method, choose_method

@@ -1,27 +1,29 @@
 """`diffsparse demo`: a small residual net on digits, trained plain and with gates, made compact, and compared."""
 
-import dataclasses
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
-from torch import nn
 
 from diffsparse.checkpoint import load
-from diffsparse.cli.demo_runs import demo_folder, train_all
+from diffsparse.cli.tables import figures_table
+from diffsparse.cli.training_bar import TrainingBar
 from diffsparse.data import open_data
+from diffsparse.errors import SparsityError
 from diffsparse.files import write_json
-from diffsparse.measuring import Measurement
 from diffsparse.measuring.meter import measure_in_turns
-from diffsparse.training import Hardware, Recipe, Sparsifying
+from diffsparse.training import Hardware, Recipe, Sparsifying, StoppedError, train
 from diffsparse.training.build import build_model
 from diffsparse.training.processes import threads
 from diffsparse.training.run import COMPACT, TRAINED
 
 LATENCY_BATCH = 64
-"""Images a forward pass when the networks are timed."""
+"""Images per forward pass when the networks are timed."""
 THREADS = 1
 """Tensors this small gain nothing from several threads, and lose much to them on a busy machine."""
 
@@ -46,84 +48,93 @@ class Demo:
     output: Path | None = None
     """Folder to keep both runs in; by default nothing is kept."""
 
+    def run(self) -> None:
+        """Train both nets, compact the gated one, print the table."""
+        console = Console()
+        gates = Sparsifying(method="ds", strength=self.strength, target=self.target)
+        recipes = {"plain": self._recipe(Sparsifying(method="plain")), "gated": self._recipe(gates)}
+        with demo_folder(self.output) as folder:
+            results = train_all(recipes, folder, console)
+            with console.status("timing the three networks"), threads(THREADS):
+                rows = _rows(recipes["gated"], folder, results)
+            console.print(_table(rows))
+            difference = results["gated"]["max_difference"]
+            console.print(f"compact and gated outputs differ by at most {difference:.1g} of the largest output")
+            if self.output is not None:
+                write_json(folder / "demo.json", rows)
+                console.print(f"both runs and demo.json are in {folder}", markup=False, soft_wrap=True)
 
-def run_demo(config: Demo) -> None:
-    """Train both nets, compact the gated one, print the table."""
-    console = Console()
-    with demo_folder(config.output) as folder:
-        recipes = {name: _recipe(config, name) for name in ("plain", "gated")}
-        results = train_all(recipes, folder, console)
-        with console.status("timing the three networks"), threads(THREADS):
-            rows = _rows(recipes["gated"], folder, results)
-        console.print(_table(rows))
-        difference = results["gated"]["max_difference"]
-        console.print(f"compact and gated outputs differ by at most {difference:.1g} of the largest output")
-        if config.output is not None:
-            write_json(folder / "demo.json", {name: _plain_data(row) for name, row in rows.items()})
-            console.print(f"both runs and demo.json are in {folder}", markup=False, soft_wrap=True)
-
-
-def _recipe(config: Demo, name: str) -> Recipe:
-    if name == "plain":
-        method = Sparsifying(method="plain")
-    else:
-        method = Sparsifying(method="ds", strength=config.strength, target=config.target)
-    hardware = Hardware(threads=THREADS)
-    return Recipe(model=config.model, epochs=config.epochs, seed=config.seed, sparsifying=method, hardware=hardware)
+    def _recipe(self, method: Sparsifying) -> Recipe:
+        hardware = Hardware(threads=THREADS)
+        return Recipe(model=self.model, epochs=self.epochs, seed=self.seed, sparsifying=method, hardware=hardware)
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Row:
-    accuracy: float
-    zeros: float
-    file_bytes: int
-    cost: Measurement
+@contextmanager
+def demo_folder(keep: Path | None) -> Iterator[Path]:
+    """The folder `keep`, which must be new or empty, or one that is gone afterwards."""
+    if keep is None:
+        with tempfile.TemporaryDirectory() as folder:
+            yield Path(folder)
+        return
+    if keep.exists() and (not keep.is_dir() or any(keep.iterdir())):
+        raise SparsityError(f"--output must be a new or empty folder, got {keep}")
+    yield keep
 
 
-def _rows(recipe: Recipe, folder: Path, results: dict[str, Any]) -> dict[str, _Row]:
+def train_all(recipes: Mapping[str, Recipe], folder: Path, console: Console) -> dict[str, dict[str, Any]]:
+    """Train by each recipe in a folder of its name within `folder`, under one bar; returns the results by name."""
+    for recipe in recipes.values():
+        # before the first network is trained
+        recipe.check()
+    results = {}
+    with TrainingBar(console) as bar:
+        for name, recipe in recipes.items():
+            bar.title = name
+            try:
+                results[name] = train(recipe, folder / name, watcher=bar)
+            except StoppedError:
+                # a demo starts again, it is not resumed
+                raise KeyboardInterrupt from None
+    return results
+
+
+def _rows(recipe: Recipe, folder: Path, results: dict[str, Any]) -> dict[str, dict[str, Any]]:
     """Accuracy, costs and time of the three networks as they come from their files."""
     data = open_data(recipe.data)
-    files = {
-        "plain": folder / "plain" / TRAINED,
-        "gated": folder / "gated" / TRAINED,
-        "compact": folder / "gated" / COMPACT,
+    # the run, the file in its folder, and the figures of each network
+    sources = {
+        "plain": ("plain", TRAINED, "trained"),
+        "gated": ("gated", TRAINED, "trained"),
+        "compact": ("gated", COMPACT, "compact"),
     }
-    models: dict[str, nn.Module] = {
-        name: load(path, build_model(recipe.model, recipe.arguments, data, recipe.seed)) for name, path in files.items()
-    }
+    models = [
+        load(folder / run / file, build_model(recipe.model, recipe.arguments, data, recipe.seed))
+        for run, file, _ in sources.values()
+    ]
     images, _ = next(data.test.in_order(LATENCY_BATCH))
-    costs = dict(zip(models, measure_in_turns(list(models.values()), images), strict=True))
-    rows = {}
-    for name, path in files.items():
-        result = results["plain" if name == "plain" else "gated"]
-        figures = result["figures"]["compact" if name == "compact" else "trained"]
-        zeros = result["zeros"]["fraction"] if name == "gated" else 0.0
-        rows[name] = _Row(accuracy=figures["accuracy"], zeros=zeros, file_bytes=path.stat().st_size, cost=costs[name])
-    return rows
+    costs = measure_in_turns(models, images)
+    return {
+        name: {
+            "accuracy": results[run]["figures"][figures]["accuracy"],
+            "zeros": results[run]["zeros"]["fraction"] if name == "gated" else 0.0,
+            "file_bytes": (folder / run / file).stat().st_size,
+            "cost": cost.as_dict(),
+        }
+        for (name, (run, file, figures)), cost in zip(sources.items(), costs, strict=True)
+    }
 
 
-def _table(rows: dict[str, _Row]) -> Table:
-    one = next(iter(rows.values())).cost
-    table = Table(
-        title="Digits: plain, gated, compact",
-        caption=f"MACs of one image; latency of {LATENCY_BATCH} images, median, {one.threads} thread(s), in turns",
-    )
-    table.add_column("net")
-    for heading in ("accuracy", "zeros", "params", "MACs", "file kB", "latency ms"):
-        table.add_column(heading, justify="right")
-    for name, row in rows.items():
-        assert row.cost.latency is not None
-        table.add_row(
-            name,
-            f"{row.accuracy:.2%}",
-            f"{row.zeros:.0%}" if name == "gated" else "-",
-            f"{row.cost.params:,}",
-            f"{row.cost.macs // LATENCY_BATCH:,}",
-            f"{row.file_bytes / 1e3:.0f}",
-            f"{1e3 * row.cost.latency.median:.2f}",
-        )
-    return table
-
-
-def _plain_data(row: _Row) -> dict[str, Any]:
-    return dataclasses.asdict(row) | {"cost": row.cost.as_dict()}
+def _table(rows: dict[str, dict[str, Any]]) -> Table:
+    cells = {
+        name: {
+            "accuracy": f"{row['accuracy']:.2%}",
+            "zeros": f"{row['zeros']:.0%}" if name == "gated" else "-",
+            "params": f"{row['cost']['params']:,}",
+            "MACs": f"{row['cost']['macs'] // LATENCY_BATCH:,}",
+            "file kB": f"{row['file_bytes'] / 1e3:.0f}",
+            "latency ms": f"{1e3 * row['cost']['latency']['median']:.2f}",
+        }
+        for name, row in rows.items()
+    }
+    caption = f"MACs of one image; latency of {LATENCY_BATCH} images, median, {THREADS} thread(s), in turns"
+    return figures_table("net", cells, title="Digits: plain, gated, compact", caption=caption)

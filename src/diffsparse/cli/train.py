@@ -9,7 +9,7 @@ from typing import Annotated
 import tyro
 from rich.console import Console
 
-from diffsparse.cli.table import results_table, wide_console
+from diffsparse.cli.tables import results_table, wide_console
 from diffsparse.cli.training_bar import TrainingBar
 from diffsparse.training import Recipe, StoppedError, read_recipe, train
 from diffsparse.training.processes import own_rank
@@ -17,7 +17,7 @@ from diffsparse.training.processes import own_rank
 
 @dataclass(frozen=True, kw_only=True)
 class Train:
-    """Train a network, by gates or by a baseline, make it compact and save it."""
+    """Train a network with gates or by another method, make it compact and save it."""
 
     recipe: Annotated[Recipe, tyro.conf.OmitArgPrefixes] = field(default_factory=Recipe)
     """The run."""
@@ -38,9 +38,25 @@ class Train:
         name = f"{model}-{recipe.data}-{recipe.sparsifying.method}-{recipe.seed}"
         return Path("runs", name) if self.output is None else self.output
 
+    def run(self) -> None:
+        """Train and print the table."""
+        console, folder = wide_console(), self.folder
+        with TrainingBar(console) as bar:
+            try:
+                result = train(self.recipe, folder, resume=self.resume, tensorboard=self.tensorboard, watcher=bar)
+            except StoppedError as stopped:
+                words = f"stopped by {stopped.signal.name}; the same command with --resume goes on from '{folder}'"
+                Console(stderr=True).print(f"diffsparse: {words}", markup=False, highlight=False, soft_wrap=True)
+                # as a shell reports a program that a signal ended
+                sys.exit(128 + stopped.signal)
+        # of several processes only the first prints
+        if own_rank() == 0:
+            console.print(results_table({folder.name: result}))
+            console.print(f"files in {folder}", markup=False, soft_wrap=True)
+
 
 def train_defaults(args: Sequence[str]) -> Train:
-    """What flags are put on top of: the file that --config names, or that of the run to resume."""
+    """The settings that flags change: those of the file that --config names, or of the run to resume."""
     config = _argument(args, "--config")
     output = _argument(args, "--output")
     if config is None and output is not None and "--resume" in args and (Path(output) / "config.toml").exists():
@@ -55,22 +71,3 @@ def _argument(args: Sequence[str], flag: str) -> str | None:
         if word.startswith(f"{flag}="):
             return word.partition("=")[2]
     return None
-
-
-def run_train(config: Train) -> None:
-    """Train and print the table."""
-    console = wide_console()
-    with TrainingBar(console) as bar:
-        try:
-            result = train(
-                config.recipe, config.folder, resume=config.resume, tensorboard=config.tensorboard, watcher=bar
-            )
-        except StoppedError as stopped:
-            words = f"stopped by {stopped.signal.name}; the same command with --resume goes on from '{config.folder}'"
-            Console(stderr=True).print(f"diffsparse: {words}", markup=False, highlight=False, soft_wrap=True)
-            # as a shell reports a program that a signal ended
-            sys.exit(128 + stopped.signal)
-    # of several processes only the first has something to say
-    if own_rank() == 0:
-        console.print(results_table({config.folder.name: result}))
-        console.print(f"files in {config.folder}", markup=False, soft_wrap=True)

@@ -1,7 +1,6 @@
 """Progress of a training run: a bar on a terminal, one line per epoch elsewhere."""
 
 import time
-from types import TracebackType
 from typing import Any, Self
 
 from rich.console import Console
@@ -11,10 +10,7 @@ from diffsparse.training import Watcher
 
 
 class TrainingBar(Watcher):
-    """Tells `console` of steps and epochs.
-
-    `title`, if set, is what a phase called "train" is shown as.
-    """
+    """Shows steps and epochs on `console`; a phase called "train" goes by the `title`, if one is set."""
 
     def __init__(self, console: Console) -> None:
         self.console, self.title = console, ""
@@ -33,9 +29,8 @@ class TrainingBar(Watcher):
         name = self.title if self.title and name == "train" else name
         self.name, self.epochs, self.left = name, epochs, epochs - done // steps
         self.began = time.perf_counter()
-        self.task = self.bar.add_task(
-            name, total=epochs * steps, completed=done, epoch=done // steps, epochs=epochs, note=""
-        )
+        fields: dict[str, Any] = {"epoch": done // steps, "epochs": epochs, "note": ""}
+        self.task = self.bar.add_task(name, total=epochs * steps, completed=done, **fields)
 
     def step_done(self) -> None:
         self.bar.advance(self.task)
@@ -56,14 +51,12 @@ class TrainingBar(Watcher):
         self.bar.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.bar.stop()
 
 
 def epoch_note(record: dict[str, Any]) -> str:
-    """Loss, headline figures, zeros and MACs of an epoch in a few words."""
+    """Loss, headline figure, zeros and MACs of an epoch in a few words."""
     parts = [f"loss {record['train_loss']:.3f}"]
     if "test_accuracy" in record:
         parts.append(f"test {record['test_accuracy']:.2%}")

@@ -2,13 +2,12 @@
 
 import copy
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from diffsparse.errors import SparsityError, require_number
 
 
-@dataclass(eq=False)
 class StrengthController(ABC):
     """Decides on lambda while training goes on. `Penalty` and the training loop ask it for `strength`.
 
@@ -16,7 +15,7 @@ class StrengthController(ABC):
     state is everything that the instance holds, so checkpoints need no list of fields.
     """
 
-    epoch: float = field(default=0.0, kw_only=True, repr=False)
+    epoch: float = 0.0
     """Where the run is; may lie within an epoch."""
     steers = False
     """Whether it wants to be told the share of zeros."""
@@ -43,9 +42,9 @@ class StrengthController(ABC):
 
     def state_dict(self) -> dict[str, Any]:
         """All settings and where the controller is, as plain data."""
+        own = {"epoch": self.epoch} | vars(self)
         return {
-            key: value.state_dict() if isinstance(value, StrengthController) else value
-            for key, value in vars(self).items()
+            key: value.state_dict() if isinstance(value, StrengthController) else value for key, value in own.items()
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -54,14 +53,14 @@ class StrengthController(ABC):
         self._assign(state)
 
     def _assign(self, state: dict[str, Any]) -> None:
-        own = vars(self)
+        own = {"epoch": self.epoch} | vars(self)
         if not isinstance(state, dict) or set(state) != set(own):
             raise SparsityError(f"the state of a {type(self).__name__} is a dictionary of {sorted(own)}, got {state!r}")
         for key, value in state.items():
             if isinstance(own[key], StrengthController):
                 own[key]._assign(value)
             else:
-                own[key] = value
+                setattr(self, key, value)
         self.check()
 
 
