@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.table import Table
 
 from diffsparse.cli.demo_traffic import traffic_recipe
-from diffsparse.cli.training_bar import TrainingBar
+from diffsparse.cli.train import TrainingBar
 from diffsparse.training import Recipe, train
 from diffsparse.training.config import Method
 

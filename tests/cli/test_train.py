@@ -7,8 +7,7 @@ import pytest
 from rich.console import Console
 
 from diffsparse.cli.main import main
-from diffsparse.cli.train import Train, train_defaults
-from diffsparse.cli.training_bar import TrainingBar, epoch_note
+from diffsparse.cli.train import Train, TrainingBar, epoch_note, train_defaults
 from diffsparse.training import Recipe, StoppedError, read_recipe
 from tests.training.conftest import data as data
 from tests.training.examples import NET, STEPS, Signals, outcome
@@ -54,7 +53,7 @@ class TestRuns:
         with monkeypatch.context() as patch:
             stop = Signals(STEPS + 2)
             stop.phase_began("train", epochs=2, steps=STEPS, done=0)
-            patch.setattr("diffsparse.cli.training_bar.TrainingBar.step_done", lambda _bar: stop.step_done())
+            patch.setattr("diffsparse.cli.train.TrainingBar.step_done", lambda _bar: stop.step_done())
             with pytest.raises(SystemExit) as stopped:
                 main([*SMALL, "--output", folder])
         assert stopped.value.code == 143

@@ -10,7 +10,7 @@ import torch
 
 import diffsparse as ds
 from diffsparse.cli.tables import results_table
-from diffsparse.cli.training_bar import epoch_note
+from diffsparse.cli.train import epoch_note
 from diffsparse.data import open_data
 from diffsparse.methods import Method, choose_method
 from diffsparse.models import create

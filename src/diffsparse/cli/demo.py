@@ -12,7 +12,7 @@ from rich.table import Table
 
 from diffsparse.checkpoint import load
 from diffsparse.cli.tables import figures_table
-from diffsparse.cli.training_bar import TrainingBar
+from diffsparse.cli.train import TrainingBar
 from diffsparse.data import open_data
 from diffsparse.errors import SparsityError
 from diffsparse.files import write_json

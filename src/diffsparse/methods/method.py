@@ -132,43 +132,34 @@ class NetworkKind:
 
 ORDINARY = NetworkKind("ordinary", lambda model: True)
 
-_METHODS: dict[NetworkKind, dict[str, type[Method]]] = {ORDINARY: {}}
+# by name, and for each name by the kind of network
+_METHODS: dict[str, dict[NetworkKind, type[Method]]] = {}
 
 
 def register_method(name: str, method: type[Method], kind: NetworkKind = ORDINARY) -> None:
     """Make `method` a choice of `diffsparse train --method` for networks of this kind."""
-    table = _METHODS.setdefault(kind, {})
-    if table.setdefault(name, method) is not method:
+    if _METHODS.setdefault(name, {}).setdefault(kind, method) is not method:
         raise SparsityError(f"there is already a method {name!r} for {kind.name} networks")
 
 
 def method_names(kind: NetworkKind | None = None) -> tuple[str, ...]:
     """The names of all methods, or of those for one kind of network."""
     load_features()
-    tables = _METHODS.values() if kind is None else [_METHODS[kind]]
-    return tuple(dict.fromkeys(name for table in tables for name in table))
-
-
-def _called(name: str) -> list[type[Method]]:
-    """The methods of this name, one for each kind of network that has it."""
-    load_features()
-    return [table[name] for table in _METHODS.values() if name in table]
+    return tuple(name for name, kinds in _METHODS.items() if kind is None or kind in kinds)
 
 
 def uses_strength(name: str) -> bool:
-    """Whether a method of this name has a lambda."""
-    found = _called(name)
-    return not found or any("strength" in method.options for method in found)
+    """Whether a method of this name has a lambda, as far as is known."""
+    return name not in method_names() or any("strength" in method.options for method in _METHODS[name].values())
 
 
 def check_method(settings: Sparsifying) -> None:
     """Raise unless some kind of network has this method and the options suit it."""
-    found = _called(settings.method)
-    if not found:
+    if settings.method not in method_names():
         raise SparsityError(f"method must be one of {', '.join(method_names())}, got {settings.method!r}")
     settings.check()
     problems = []
-    for method in found:
+    for method in _METHODS[settings.method].values():
         try:
             return method.check(settings)
         except SparsityError as error:
@@ -187,16 +178,17 @@ def choose_method(settings: Sparsifying, model: nn.Module) -> Method:
         Proximal(strength=0.1, norm=GroupL21(size=4), target=None)
     """
     check_method(settings)
-    kind = next((kind for kind in _METHODS if kind is not ORDINARY and kind.matches(model)), ORDINARY)
-    if settings.method not in _METHODS[kind]:
-        owners = " and ".join(owner.name for owner, table in _METHODS.items() if settings.method in table)
+    kinds = (kind for kinds in _METHODS.values() for kind in kinds if kind is not ORDINARY)
+    kind = next((kind for kind in kinds if kind.matches(model)), ORDINARY)
+    found = _METHODS[settings.method]
+    if kind not in found:
+        owners = " and ".join(owner.name for owner in found)
         raise SparsityError(
             f"method {settings.method} is for {owners} networks; {type(model).__name__} is {kind.name}: "
-            f"choose one of {', '.join(_METHODS[kind])}"
+            f"choose one of {', '.join(method_names(kind))}"
         )
-    method = _METHODS[kind][settings.method]
-    method.check(settings)
-    return method.from_settings(settings)
+    found[kind].check(settings)
+    return found[kind].from_settings(settings)
 
 
 def batch_norms(model: nn.Module) -> list[_BatchNorm]:

@@ -3,6 +3,8 @@
 import copy
 import importlib
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
@@ -56,39 +58,35 @@ class TorchPruning(Method):
             SparsityError: the library failed, fell short of what was asked for, or left a network that does not run.
         """
         model = check_model(model)
-        small = copy.deepcopy(model)
-        try:
-            with torch.enable_grad():
-                self._prune(_pruner(small, example, 1.0 if self.target is None else self.target), model, example)
-        except SparsityError:
-            raise
-        except Exception as error:  # the library may raise anything
-            raise SparsityError(
-                f"torch-pruning failed on {type(model).__name__}: {type(error).__name__}: {error}"
-            ) from error
-        _check_runs(model, small, example)
+        name, small = type(model).__name__, copy.deepcopy(model)
+        with torch.enable_grad(), _explained(f"failed on {name}"):
+            self._prune(_pruner(small, example, 1.0 if self.target is None else self.target), model, example)
+        with undisturbed(model, small, device=example.device):
+            expected = model(example).shape
+            with _explained(f"left a {name} that does not run"):
+                got = small(example).shape
+        if got != expected:
+            raise SparsityError(f"torch-pruning changed the output of {name} from shape {(*expected,)} to {(*got,)}")
         copy_training_flags(model, small)
         before, after = channels(model), channels(small)
         return Cut(model=small, compacted=None, removed=Count(zero=before - after, total=before))
 
     def _prune(self, pruner: Any, model: nn.Module, example: Tensor) -> None:
-        whole, before = measure(model, example, latency=False).macs, _width(pruner)
+        name, before = type(model).__name__, _width(pruner)
+        whole = macs = _macs(model, example)
         for _ in range(pruner.iterative_steps):
-            went = [group.prune() for group in pruner.step(interactive=True)]
-            if went and self.target_macs is not None and _macs(pruner.model, example) <= self.target_macs * whole:
-                return
+            if [group.prune() for group in pruner.step(interactive=True)] and self.target_macs is not None:
+                macs = _macs(pruner.model, example)
+                if macs <= self.target_macs * whole:
+                    return
         if self.target_macs is not None:
-            raise SparsityError(
-                f"torch-pruning stopped at {_macs(pruner.model, example) / whole:.1%} of the MACs of "
-                f"{type(model).__name__}, short of target_macs={self.target_macs:g}: it keeps a channel of every layer"
-            )
+            reached, asked = f"stopped at {macs / whole:.1%} of the MACs of {name}", f"target_macs={self.target_macs:g}"
+            raise SparsityError(f"torch-pruning {reached}, short of {asked}: it keeps a channel of every layer")
         assert self.target is not None
         removed = 1 - _width(pruner) / before
         if removed < self.target - max(SLACK, 2 / before):
-            raise SparsityError(
-                f"torch-pruning removed {removed:.1%} of the channels of {type(model).__name__}, short of "
-                f"target={self.target:g}: it keeps a channel of every layer"
-            )
+            reached, asked = f"removed {removed:.1%} of the channels of {name}", f"target={self.target:g}"
+            raise SparsityError(f"torch-pruning {reached}, short of {asked}: it keeps a channel of every layer")
 
 
 def _library() -> ModuleType:
@@ -98,6 +96,17 @@ def _library() -> ModuleType:
         raise SparsityError(
             "method torch-pruning needs the library; install it with: pip install 'diffsparse[bench]'"
         ) from None
+
+
+@contextmanager
+def _explained(problem: str) -> Iterator[None]:
+    """Any error of the library, which may raise anything, becomes one of ours."""
+    try:
+        yield
+    except SparsityError:
+        raise
+    except Exception as error:
+        raise SparsityError(f"torch-pruning {problem}: {type(error).__name__}: {error}") from error
 
 
 def _pruner(model: nn.Module, example: Tensor, ratio: float) -> Any:
@@ -141,21 +150,6 @@ def _width(pruner: Any) -> int:
 
 def _macs(model: nn.Module, example: Tensor) -> int:
     return measure(model, example, latency=False).macs
-
-
-def _check_runs(model: nn.Module, small: nn.Module, example: Tensor) -> None:
-    with undisturbed(model, small, device=example.device):
-        expected = model(example).shape
-        try:
-            got = small(example).shape
-        except Exception as error:
-            raise SparsityError(
-                f"torch-pruning left a {type(model).__name__} that does not run: {type(error).__name__}: {error}"
-            ) from error
-    if got != expected:
-        raise SparsityError(
-            f"torch-pruning changed the output of {type(model).__name__} from shape {tuple(expected)} to {tuple(got)}"
-        )
 
 
 register_method("torch-pruning", TorchPruning)

@@ -1,8 +1,7 @@
 """A whole run: teacher, training, cut and retraining, compaction, results."""
 
-import dataclasses
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -10,14 +9,12 @@ import torch
 from torch import nn
 
 from diffsparse.checkpoint import load, save
-from diffsparse.compaction import Compacted
 from diffsparse.data import open_data
 from diffsparse.data.dataset import DataSet
 from diffsparse.errors import SparsityError
 from diffsparse.files import write_json, write_text
-from diffsparse.gating import Count
 from diffsparse.measuring import measure
-from diffsparse.methods import Method, Sparsifying, choose_method
+from diffsparse.methods import Cut, Method, Sparsifying, choose_method
 from diffsparse.training.build import build_model
 from diffsparse.training.config import Recipe
 from diffsparse.training.context import Interrupt, Phase, RunContext, Watcher
@@ -30,6 +27,7 @@ from diffsparse.training.task import TASKS, Objective
 
 TRAINED = "trained.safetensors"
 COMPACT = "compact.safetensors"
+_COSTS = ("macs", "params", "bytes")
 _PHASES = {"teacher": (0, "teacher.safetensors"), "train": (1, TRAINED), "retrain": (2, None)}
 
 
@@ -85,19 +83,6 @@ def _data(recipe: Recipe) -> DataSet:
     return open_data(recipe.data, root=root, augment=recipe.augment, image_size=size, download=download)
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Trained:
-    """What training has left."""
-
-    model: nn.Module
-    """The network as it was trained, with gates if the method has any."""
-    small: nn.Module
-    compacted: Compacted[nn.Module] | None
-    """How it follows from the user's class; None if another library cut it."""
-    zeros: Count
-    """What became zero, or was cut."""
-
-
 @dataclass(frozen=True)
 class _Run:
     context: RunContext
@@ -112,38 +97,39 @@ class _Run:
         method = choose_method(recipe.sparsifying, fresh)
         plain = measure(fresh, context.example(), latency=False)
         model = self._converted(method.prepare(fresh))
-        self._begin(needed=12 * plain.bytes)
+        failure = f"the first process cannot write to '{context.folder.path}'"
+        context.processes.first_does(context.log.check, failure)
+        needed = 12 * plain.bytes
+        context.processes.first_does(lambda: context.folder.begin(recipe, self.resume, needed), failure)
         objective = task.objective(recipe, self._teacher())
-        trained = self._trained(method, model, fresh, objective)
-        after = measure(trained.small, context.example(), latency=False)
-        compacted = trained.compacted
+        model, small = self._trained(method, model, fresh, objective)
+        costs = {"plain": plain, "compact": measure(small.model, context.example(), latency=False)}
         result = {
             "command": "diffsparse train",
             "config": recipe.as_dict(),
             "environment": environment() | {"processes": context.processes.world},
             "figures": {
-                "trained": self._figures(trained.model, objective),
-                "compact": self._figures(trained.small, objective),
+                name: evaluate(net, context.data.test, objective, recipe.batch_size, context.processes)
+                for name, net in {"trained": model, "compact": small.model}.items()
             },
-            "zeros": dataclasses.asdict(trained.zeros) | {"fraction": trained.zeros.fraction},
-            "cost": {
-                name: {"macs": cost.macs, "params": cost.params, "bytes": cost.bytes}
-                for name, cost in {"plain": plain, "compact": after}.items()
-            },
-            "max_difference": None if method.cuts or compacted is None else compacted.max_difference,
+            "zeros": asdict(small.removed) | {"fraction": small.removed.fraction},
+            "cost": {name: {key: getattr(cost, key) for key in _COSTS} for name, cost in costs.items()},
+            "max_difference": None if method.cuts or not small.compacted else small.compacted.max_difference,
             "seconds": time.perf_counter() - began,
             "training_seconds": {record["phase"]: record["seconds"] for record in context.log.records()},
         }
         for name, report in REPORTS.items():
-            if (figures := report.figures(trained.model, context.data, context.watcher.say)) is not None:
+            if (figures := report.figures(model, context.data, context.watcher.say)) is not None:
                 result[name] = figures
         if context.processes.first:
-            self._write(trained, result)
+            self._write(model, small, result)
         context.processes.wait()
         return result
 
-    def _trained(self, method: Method, model: nn.Module, fresh: nn.Module, objective: Objective) -> _Trained:
-        """Train, then cut and train again or compact, as the method says."""
+    def _trained(
+        self, method: Method, model: nn.Module, fresh: nn.Module, objective: Objective
+    ) -> tuple[nn.Module, Cut]:
+        """The trained model, with gates if the method has any, and the smaller one that the method makes of it."""
         recipe, example = self.context.recipe, self.context.example()
         model = self._phase("train", model, method, objective, recipe.epochs)
         zeros = method.zeros(model)
@@ -151,17 +137,16 @@ class _Run:
             self.context.watcher.say(shortfall)
         if not method.cuts:
             compacted = method.compacted(model.eval(), fresh, example)
-            return _Trained(model=model, small=compacted.model, compacted=compacted, zeros=zeros)
+            return model, Cut(model=compacted.model, compacted=compacted, removed=zeros)
         cut = method.cut(model, example)
         epochs = recipe.sparsifying.retrain_epochs
         small = self._phase("retrain", cut.model, Method(), objective, recipe.epochs if epochs is None else epochs)
-        kept = None if cut.compacted is None else dataclasses.replace(cut.compacted, model=small)
-        return _Trained(model=model, small=small, compacted=kept, zeros=cut.removed)
+        kept = None if cut.compacted is None else replace(cut.compacted, model=small)
+        return model, Cut(model=small, compacted=kept, removed=cut.removed)
 
     def _fresh(self, name: str, arguments: str) -> nn.Module:
         context, recipe = self.context, self.context.recipe
-        model = build_model(name, arguments, context.data, recipe.seed, recipe.sparsifying)
-        model = model.to(context.processes.device)
+        model = build_model(name, arguments, context.data, recipe.seed, recipe.sparsifying).to(context.processes.device)
         if recipe.hardware.channels_last:
             model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         return model
@@ -175,16 +160,6 @@ class _Run:
             if ordinary and processes.device.type == "cpu":
                 raise SparsityError("sync_batchnorm of batch norms without gates needs GPUs; this runs on the CPU")
         return model
-
-    def _begin(self, needed: int) -> None:
-        """Make the folder and see that it has room for `needed` bytes, before any work."""
-        context = self.context
-
-        def begin() -> None:
-            context.log.check()
-            context.folder.begin(context.recipe, self.resume, needed)
-
-        context.processes.first_does(begin, f"the first process cannot write to '{context.folder.path}'")
 
     def _teacher(self) -> nn.Module | None:
         """The network to learn from, trained first if the recipe says so; None if there is none."""
@@ -224,17 +199,13 @@ class _Run:
             save(trained, path)
         return trained
 
-    def _figures(self, model: nn.Module, objective: Objective) -> dict[str, float]:
-        context = self.context
-        return evaluate(model, context.data.test, objective, context.recipe.batch_size, context.processes)
-
-    def _write(self, trained: _Trained, result: dict[str, Any]) -> None:
-        context, path, compacted = self.context, self.context.folder.path, trained.compacted
+    def _write(self, model: nn.Module, small: Cut, result: dict[str, Any]) -> None:
+        context, path = self.context, self.context.folder.path
         # what another library has cut has no plan: its file holds the weights, not the way to its architecture
-        save(trained.small if compacted is None else compacted, path / COMPACT)
-        if compacted is not None:
-            write_text(path / "plan.json", compacted.plan.to_json() + "\n")
+        save(small.compacted or small.model, path / COMPACT)
+        if small.compacted:
+            write_text(path / "plan.json", small.compacted.plan.to_json() + "\n")
         result["cost"]["compact"]["file_bytes"] = (path / COMPACT).stat().st_size
         write_json(context.folder.result, result)
         for _, report in reports_in(result):
-            report.write(trained.model, context.data, path, context.watcher.say)
+            report.write(model, context.data, path, context.watcher.say)
