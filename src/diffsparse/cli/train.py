@@ -1,5 +1,6 @@
 """`diffsparse train`: from a configuration to a compact network; progress as a bar, or as one line per epoch."""
 
+import argparse
 import sys
 import time
 from collections.abc import Sequence
@@ -58,20 +59,14 @@ class Train:
 
 def train_defaults(args: Sequence[str]) -> Train:
     """The settings that flags change: those of the file that --config names, or of the run to resume."""
-    config = _argument(args, "--config")
-    output = _argument(args, "--output")
-    if config is None and output is not None and "--resume" in args and (Path(output) / "config.toml").exists():
-        config = str(Path(output) / "config.toml")
-    return Train() if config is None else Train(recipe=read_recipe(config))
-
-
-def _argument(args: Sequence[str], flag: str) -> str | None:
-    for position, word in enumerate(args):
-        if word == flag and position + 1 < len(args):
-            return args[position + 1]
-        if word.startswith(f"{flag}="):
-            return word.partition("=")[2]
-    return None
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--config", nargs="?")
+    parser.add_argument("--output", nargs="?", type=Path)
+    parser.add_argument("--resume", action="store_true")
+    given, _ = parser.parse_known_args(args)
+    if given.config is None and given.output and given.resume and (given.output / "config.toml").exists():
+        given.config = given.output / "config.toml"
+    return Train() if given.config is None else Train(recipe=read_recipe(given.config))
 
 
 class TrainingBar(Watcher):

@@ -14,15 +14,15 @@ from diffsparse.penalties import L1, Norm, Penalty, Regulariser
 
 @dataclass(frozen=True, kw_only=True)
 class Gated(Method):
-    """Gates with learned thresholds on every batch norm, or those that the model brings itself."""
+    """Gates with learned thresholds on every batch norm, or those that the model brings itself.
+
+    `Sparsifying` describes the fields, which are options of the same names.
+    """
 
     strength: float
-    """Lambda."""
     norm: Norm = field(default_factory=L1)
     start: float = 0.5
-    """Where gates start."""
     rgf: float | None = None
-    """Rectified gradient flow."""
 
     options = STEERING | {"norm", "group_size", "start", "rgf", "target"}
 

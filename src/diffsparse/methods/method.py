@@ -108,15 +108,11 @@ class Method:
         if self.cuts or "strength" not in self.options or settings.strength == 0:
             return ""
         if settings.target is not None and not self.controller(settings, 1).reached(zeros.fraction):
-            return (
-                f"{zeros.fraction:.1%} are zero, and the target was {settings.target:.1%}: train for more epochs or "
-                "change the strength"
-            )
+            found = f"{zeros.fraction:.1%} are zero, and the target was {settings.target:.1%}"
+            return f"{found}: train for more epochs or change the strength"
         if zeros.zero == 0:
-            return (
-                f"nothing has become zero: strength {settings.strength:g} is too small for a run of this length; "
-                "docs/strength.md says how to choose it"
-            )
+            weak = f"strength {settings.strength:g} is too small for a run of this length"
+            return f"nothing has become zero: {weak}; docs/strength.md says how to choose it"
         return ""
 
 

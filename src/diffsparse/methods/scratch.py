@@ -41,18 +41,12 @@ class Scratch(Method):
             raise SparsityError("method scratch needs like=FILE, the compact file whose architecture it trains")
 
     def plan(self) -> Plan:
-        """The plan in the file.
-
-        Raises:
-            SparsityError: the file cannot be read, is not of a compact model, or of one folded for inference.
-        """
+        """The plan in the file; raises if that is not of a compact model, or of one folded for inference."""
         header = read_header(self.like)
         if header.plan is None:
             raise SparsityError(f"'{self.like}' holds a {header.kind} model; scratch needs the file of a compact one")
         if any(layer.what == "folded" for layer in header.plan.layers.values()):
-            raise SparsityError(
-                f"the batch norms of '{self.like}' are folded, for inference; scratch needs a file without folding"
-            )
+            raise SparsityError(f"the batch norms of '{self.like}' are folded, for inference; compact without folding")
         return header.plan
 
     def prepare(self, model: nn.Module) -> nn.Module:

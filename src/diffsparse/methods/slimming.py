@@ -48,13 +48,11 @@ class Slimming(Method):
     """
 
     strength: float
-    """Lambda of the penalty on |scale|."""
     target: float | None = None
     """Share of all channels to cut."""
     target_macs: float | None = None
     """Or the share of MACs to keep: the smallest cut that keeps no more, to within `TOLERANCE` or one channel."""
     start: float = 0.5
-    """Where scales start."""
 
     cuts = True
     options = STEERING | {"target", "target_macs", "start", "retrain_epochs"}
@@ -73,11 +71,7 @@ class Slimming(Method):
         return ScalePenalty(require_scales("slimming", model), self.strength)
 
     def cut(self, model: nn.Module, example: Tensor) -> Cut:
-        """The compact network without the channels of smallest scale.
-
-        Raises:
-            SparsityError: so much is asked for that the output would no longer depend on the input.
-        """
+        """The compact network without the channels of smallest scale; raises if it would ignore its input."""
         model = check_model(model)
         if not all(bool(scale.isfinite().all()) for scale in require_scales("slimming", model)):
             raise SparsityError(f"a batch norm of {type(model).__name__} has a scale that is not finite: it diverged")

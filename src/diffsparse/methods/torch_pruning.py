@@ -54,8 +54,7 @@ class TorchPruning(Method):
     def cut(self, model: nn.Module, example: Tensor) -> Cut:
         """The network as the library cuts it; there is no plan, so it cannot be loaded into a fresh instance.
 
-        Raises:
-            SparsityError: the library failed, fell short of what was asked for, or left a network that does not run.
+        Raises SparsityError if the library fails, falls short of the target, or leaves a network that does not run.
         """
         model = check_model(model)
         name, small = type(model).__name__, copy.deepcopy(model)

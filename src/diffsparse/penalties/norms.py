@@ -175,12 +175,8 @@ def _checked(groups: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], ...]:
 
 
 NORMS = Registry[type[Norm]]("norm")
-
-
-def register_norm(name: str, norm: type[Norm]) -> None:
-    """Make a norm a choice of `diffsparse train --norm`."""
-    NORMS.add(name, norm)
-
+register_norm = NORMS.add
+"""Make a norm a choice of `diffsparse train --norm`."""
 
 register_norm("l1", L1)
 register_norm("l21", GroupL21)

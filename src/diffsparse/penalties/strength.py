@@ -20,6 +20,9 @@ class StrengthController(ABC):
     steers = False
     """Whether it wants to be told the share of zeros."""
 
+    def __post_init__(self) -> None:
+        self.check()
+
     @property
     @abstractmethod
     def strength(self) -> float:
@@ -70,9 +73,6 @@ class FixedStrength(StrengthController):
 
     value: float
 
-    def __post_init__(self) -> None:
-        self.check()
-
     def check(self) -> None:
         require_number("strength", self.value, low=0)
 
@@ -110,9 +110,6 @@ class GradualStrength(StrengthController):
     final: float
     start_epoch: float
     epochs: float
-
-    def __post_init__(self) -> None:
-        self.check()
 
     def check(self) -> None:
         for name in ("initial", "final", "start_epoch", "epoch"):

@@ -53,6 +53,8 @@ class Trainer:
         self.forward = self.processes.together(self.model)
         if recipe.hardware.compile:
             self.forward = torch.compile(self.forward)  # type: ignore[assignment]
+        average = None if self.average is None else self.average.model
+        self._state = Trained(model=self.model, optimizer=self.optimizer, scaler=self.scaler, average=average)
         self.progress = Progress()
         self._losses: list[Tensor] = []
         self._best = context.folder.path / f"{phase.name}-best.safetensors"
@@ -64,7 +66,7 @@ class Trainer:
 
     def restore(self, snapshot: Snapshot) -> None:
         """Go on where `snapshot` was taken."""
-        snapshot.restore(self._trained())
+        snapshot.restore(self._state)
         self.progress = snapshot.progress
         self.controller.load_state_dict(self.progress.controller)
         if self.regulariser is not None:
@@ -100,7 +102,8 @@ class Trainer:
                 sums = added if sums is None else sums + added
                 progress.step += 1
                 self.context.watcher.step_done()
-                if progress.step < self.steps and self._must_stop():
+                look = self.processes.world == 1 or progress.step % CHECK_EVERY == 0
+                if look and progress.step < self.steps and self._interrupted():
                     progress.sums = sums.tolist()
                     progress.seconds += time.perf_counter() - began
                     self._check_weights()
@@ -180,10 +183,6 @@ class Trainer:
             zeros = self.phase.method.zeros(self.model).fraction
             self.controller.observe(self.progress.epoch + step / self.steps, zeros, passed=every / self.steps)
 
-    def _must_stop(self) -> bool:
-        look = self.processes.world == 1 or self.progress.step % CHECK_EVERY == 0
-        return look and self._interrupted()
-
     def _interrupted(self) -> bool:
         return self.processes.any_rank(self.context.interrupt.signal is not None)
 
@@ -260,11 +259,7 @@ class Trainer:
         progress.regulariser = {} if self.regulariser is None else self.regulariser.state_dict()
         progress.average_updates = 0 if self.average is None else self.average.updates
         if self.processes.first:
-            self.context.folder.write_snapshot(self._trained(), progress, self.phase.name, self.phase.number)
-
-    def _trained(self) -> Trained:
-        average = None if self.average is None else self.average.model
-        return Trained(model=self.model, optimizer=self.optimizer, scaler=self.scaler, average=average)
+            self.context.folder.write_snapshot(self._state, progress, self.phase.name, self.phase.number)
 
 
 def step_seed(seed: int, position: int, rank: int) -> int:

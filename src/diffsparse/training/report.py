@@ -30,11 +30,8 @@ class RunReport(ABC):
 
 
 REPORTS = Registry[RunReport]("report")
-
-
-def register_report(name: str, report: RunReport) -> None:
-    """Add a report; its figures are in result.json under `name`."""
-    REPORTS.add(name, report)
+register_report = REPORTS.add
+"""Add a report; its figures are in result.json under its name."""
 
 
 def reports_in(result: dict[str, Any]) -> Iterator[tuple[str, RunReport]]:

@@ -66,7 +66,7 @@ def train(
             raise SparsityError(
                 f"a batch of {recipe.batch_size} is more than the {len(data.train)} inputs of {data.name} to train on"
             )
-        context = RunContext(
+        return _Run(
             recipe=recipe,
             data=data,
             processes=processes,
@@ -74,8 +74,8 @@ def train(
             log=Log(path=folder.log, tensorboard=output / "tensorboard" if tensorboard else None),
             watcher=watcher if watcher is not None and processes.first else Watcher(),
             interrupt=interrupt,
-        )
-        return _Run(context, resume).go()
+            resume=resume,
+        ).go()
 
 
 def _data(recipe: Recipe) -> DataSet:
@@ -83,58 +83,55 @@ def _data(recipe: Recipe) -> DataSet:
     return open_data(recipe.data, root=root, augment=recipe.augment, image_size=size, download=download)
 
 
-@dataclass(frozen=True)
-class _Run:
-    context: RunContext
+@dataclass(frozen=True, kw_only=True)
+class _Run(RunContext):
     resume: bool
 
     def go(self) -> dict[str, Any]:
-        began = time.perf_counter()
-        context, recipe = self.context, self.context.recipe
-        task = TASKS.find(context.data.task)
+        began, recipe = time.perf_counter(), self.recipe
+        task = TASKS.find(self.data.task)
         task.check(recipe)
         fresh = self._fresh(recipe.model, recipe.arguments)
         method = choose_method(recipe.sparsifying, fresh)
-        plain = measure(fresh, context.example(), latency=False)
+        plain = measure(fresh, self.example(), latency=False)
         model = self._converted(method.prepare(fresh))
-        failure = f"the first process cannot write to '{context.folder.path}'"
-        context.processes.first_does(context.log.check, failure)
-        needed = 12 * plain.bytes
-        context.processes.first_does(lambda: context.folder.begin(recipe, self.resume, needed), failure)
+        failure = f"the first process cannot write to '{self.folder.path}'"
+        self.processes.first_does(self.log.check, failure)
+        self.processes.first_does(lambda: self.folder.begin(recipe, self.resume, needed=12 * plain.bytes), failure)
         objective = task.objective(recipe, self._teacher())
         model, small = self._trained(method, model, fresh, objective)
-        costs = {"plain": plain, "compact": measure(small.model, context.example(), latency=False)}
+        costs = {"plain": plain, "compact": measure(small.model, self.example(), latency=False)}
         result = {
             "command": "diffsparse train",
             "config": recipe.as_dict(),
-            "environment": environment() | {"processes": context.processes.world},
+            "environment": environment() | {"processes": self.processes.world},
             "figures": {
-                name: evaluate(net, context.data.test, objective, recipe.batch_size, context.processes)
+                name: evaluate(net, self.data.test, objective, recipe.batch_size, self.processes)
                 for name, net in {"trained": model, "compact": small.model}.items()
             },
             "zeros": asdict(small.removed) | {"fraction": small.removed.fraction},
             "cost": {name: {key: getattr(cost, key) for key in _COSTS} for name, cost in costs.items()},
             "max_difference": None if method.cuts or not small.compacted else small.compacted.max_difference,
             "seconds": time.perf_counter() - began,
-            "training_seconds": {record["phase"]: record["seconds"] for record in context.log.records()},
+            "training_seconds": {record["phase"]: record["seconds"] for record in self.log.records()},
         }
         for name, report in REPORTS.items():
-            if (figures := report.figures(model, context.data, context.watcher.say)) is not None:
+            if (figures := report.figures(model, self.data, self.watcher.say)) is not None:
                 result[name] = figures
-        if context.processes.first:
+        if self.processes.first:
             self._write(model, small, result)
-        context.processes.wait()
+        self.processes.wait()
         return result
 
     def _trained(
         self, method: Method, model: nn.Module, fresh: nn.Module, objective: Objective
     ) -> tuple[nn.Module, Cut]:
         """The trained model, with gates if the method has any, and the smaller one that the method makes of it."""
-        recipe, example = self.context.recipe, self.context.example()
+        recipe, example = self.recipe, self.example()
         model = self._phase("train", model, method, objective, recipe.epochs)
         zeros = method.zeros(model)
         if shortfall := method.shortfall(zeros, recipe.sparsifying):
-            self.context.watcher.say(shortfall)
+            self.watcher.say(shortfall)
         if not method.cuts:
             compacted = method.compacted(model.eval(), fresh, example)
             return model, Cut(model=compacted.model, compacted=compacted, removed=zeros)
@@ -145,25 +142,24 @@ class _Run:
         return model, Cut(model=small, compacted=kept, removed=cut.removed)
 
     def _fresh(self, name: str, arguments: str) -> nn.Module:
-        context, recipe = self.context, self.context.recipe
-        model = build_model(name, arguments, context.data, recipe.seed, recipe.sparsifying).to(context.processes.device)
-        if recipe.hardware.channels_last:
+        model = build_model(name, arguments, self.data, self.recipe.seed, self.recipe.sparsifying)
+        model = model.to(self.processes.device)
+        if self.recipe.hardware.channels_last:
             model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         return model
 
     def _converted(self, model: nn.Module) -> nn.Module:
-        processes = self.context.processes
-        model = model.to(processes.device)
-        if self.context.recipe.hardware.sync_batchnorm and processes.world > 1:
+        model = model.to(self.processes.device)
+        if self.recipe.hardware.sync_batchnorm and self.processes.world > 1:
             model = nn.SyncBatchNorm.convert_sync_batchnorm(model)  # type: ignore[no-untyped-call]
             ordinary = any(isinstance(module, nn.SyncBatchNorm) for module in model.modules())
-            if ordinary and processes.device.type == "cpu":
+            if ordinary and self.processes.device.type == "cpu":
                 raise SparsityError("sync_batchnorm of batch norms without gates needs GPUs; this runs on the CPU")
         return model
 
     def _teacher(self) -> nn.Module | None:
         """The network to learn from, trained first if the recipe says so; None if there is none."""
-        recipe, settings = self.context.recipe, self.context.recipe.distillation
+        recipe, settings = self.recipe, self.recipe.distillation
         if settings.teacher is None:
             return None
         named = settings.teacher_model or recipe.model
@@ -171,7 +167,7 @@ class _Run:
         if settings.teacher == "train":
             plain = choose_method(Sparsifying(method="plain"), teacher)
             teacher = self._converted(plain.prepare(teacher))
-            objective = TASKS.find(self.context.data.task).objective(recipe, None)
+            objective = TASKS.find(self.data.task).objective(recipe, None)
             teacher = self._phase("teacher", teacher, plain, objective, settings.teacher_epochs or recipe.epochs)
         else:
             teacher = load(settings.teacher, teacher)
@@ -179,33 +175,32 @@ class _Run:
 
     def _phase(self, name: str, model: nn.Module, method: Method, objective: Objective, epochs: int) -> nn.Module:
         """Train `model`, or load what an earlier run has left."""
-        context = self.context
         number, file = _PHASES[name]
-        path = None if file is None else context.folder.path / file
+        path = None if file is None else self.folder.path / file
         if self.resume and path is not None and path.exists():
             return load(path, model)
         phase = Phase(name=name, number=number, model=model, method=method, objective=objective, epochs=epochs)
-        trainer = Trainer(phase, context)
-        snapshot = context.folder.newest_snapshot() if self.resume else None
+        trainer = Trainer(phase, self)
+        snapshot = self.folder.newest_snapshot() if self.resume else None
         if self.resume and snapshot is None:
-            context.watcher.say(f"'{context.folder.path}' holds no checkpoint: the run starts from the beginning")
+            self.watcher.say(f"'{self.folder.path}' holds no checkpoint: the run starts from the beginning")
         if snapshot is not None and snapshot.phase == name:
             trainer.restore(snapshot)
-            context.watcher.say(f"going on from '{snapshot.path}'")
-        if context.processes.first:
-            context.log.forget_after(name, trainer.progress.epoch)
+            self.watcher.say(f"going on from '{snapshot.path}'")
+        if self.processes.first:
+            self.log.forget_after(name, trainer.progress.epoch)
         trained = trainer.run()
-        if path is not None and context.processes.first:
+        if path is not None and self.processes.first:
             save(trained, path)
         return trained
 
     def _write(self, model: nn.Module, small: Cut, result: dict[str, Any]) -> None:
-        context, path = self.context, self.context.folder.path
+        path = self.folder.path
         # what another library has cut has no plan: its file holds the weights, not the way to its architecture
         save(small.compacted or small.model, path / COMPACT)
         if small.compacted:
             write_text(path / "plan.json", small.compacted.plan.to_json() + "\n")
         result["cost"]["compact"]["file_bytes"] = (path / COMPACT).stat().st_size
-        write_json(context.folder.result, result)
+        write_json(self.folder.result, result)
         for _, report in reports_in(result):
-            report.write(model, context.data, path, context.watcher.say)
+            report.write(model, self.data, path, self.watcher.say)

@@ -78,7 +78,7 @@ class Snapshot:
     tensors: dict[str, Tensor]
     """Of model, average and optimiser."""
     numbers: dict[str, Any]
-    """Of the optimiser."""
+    """Of the optimiser, where it has numbers."""
     scaler: dict[str, Any]
 
     @classmethod

@@ -48,8 +48,5 @@ class Task(ABC):
 
 
 TASKS = Registry[Task]("task")
-
-
-def register_task(name: str, task: Task) -> None:
-    """Let data sets name this task."""
-    TASKS.add(name, task)
+register_task = TASKS.add
+"""Let data sets name a task."""
