@@ -17,7 +17,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from diffsparse.cli.demo_traffic import traffic_recipe
+from diffsparse.cli.demo import traffic_recipe
 from diffsparse.cli.train import TrainingBar
 from diffsparse.training import Recipe, train
 from diffsparse.training.config import Method

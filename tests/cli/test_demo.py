@@ -59,7 +59,7 @@ def test_prints_the_epochs_of_both_nets_and_the_table(finished: Finished) -> Non
     assert list(rows) == ["plain", "gated", "compact"]
     assert f"{finished.rows['gated']['accuracy']:.2%}" in rows["gated"]
     assert f"{finished.rows['compact']['cost']['params']:,}" in rows["compact"]
-    assert "both runs and demo.json are in" in finished.printed
+    assert "the runs and demo.json are in" in finished.printed
 
 
 def test_both_runs_are_kept(finished: Finished) -> None:

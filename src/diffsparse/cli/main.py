@@ -8,8 +8,7 @@ import tyro
 from rich.console import Console
 
 import diffsparse
-from diffsparse.cli.demo import Demo
-from diffsparse.cli.demo_traffic import TrafficDemo
+from diffsparse.cli.demo import Demo, TrafficDemo
 from diffsparse.cli.model_commands import Compact, Export, Measure
 from diffsparse.cli.tables import Data, Report
 from diffsparse.cli.train import Train, train_defaults
