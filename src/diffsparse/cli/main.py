@@ -36,8 +36,8 @@ def main(args: Sequence[str] | None = None) -> None:
         given[:2] = [" ".join(given[:2])]
     errors = Console(stderr=True)
     try:
-        kinds = _configuration(given)
-        tyro.cli(kinds, prog="diffsparse", description="Smaller networks while they train.", args=given).run()
+        description = "Smaller networks while they train."
+        tyro.cli(_configuration(given), prog="diffsparse", description=description, args=given).run()
     except SparsityError as error:
         errors.print(f"diffsparse: {error}", style="red", markup=False, soft_wrap=True)
         sys.exit(2)
@@ -47,16 +47,9 @@ def main(args: Sequence[str] | None = None) -> None:
 
 
 def _configuration(args: Sequence[str]) -> Any:
-    defaults = {"train": train_defaults(args)} if args[:1] == ["train"] else {}
-    kinds = tuple(
-        Annotated[
-            kind,
-            tyro.conf.subcommand(
-                name=name,
-                description=(kind.__doc__ or "").splitlines()[0],
-                default=defaults.get(name, tyro.MISSING_NONPROP),
-            ),
-        ]
-        for name, kind in COMMANDS.items()
-    )
-    return Union[kinds]  # noqa: UP007
+    kinds = []
+    for name, kind in COMMANDS.items():
+        default = train_defaults(args) if [name] == args[:1] == ["train"] else tyro.MISSING_NONPROP
+        summary = (kind.__doc__ or "").splitlines()[0]
+        kinds.append(Annotated[kind, tyro.conf.subcommand(name=name, description=summary, default=default)])
+    return Union[tuple(kinds)]  # noqa: UP007

@@ -42,7 +42,7 @@ class Data:
         data = open_data(self.name, root=self.root, download=self.download)
         summary = data.summary()
         rows = {part: dict(zip(summary.headings, cells, strict=True)) for part, cells in summary.rows.items()}
-        Console().print(figures_table("part", rows, title=data.name, caption=summary.caption))
+        Console().print(figures_table("part", rows, title=data.name, caption=summary.caption or ""))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,12 +101,7 @@ def wide_console() -> Console:
 
 
 def figures_table(
-    first: str,
-    rows: Mapping[str, Mapping[str, str]],
-    *,
-    title: str | None = None,
-    caption: str | None = None,
-    last: Sequence[str] = (),
+    first: str, rows: Mapping[str, Mapping[str, str]], *, title: str = "", caption: str = "", last: Sequence[str] = ()
 ) -> Table:
     """One row per name, under the heading `first`, with its cells by heading; the columns `last` come last."""
     table = Table(title=title, caption=caption)

@@ -34,7 +34,6 @@ class Proximal(Method):
     """
 
     strength: float
-    """Lambda of the operator; it acts times the learning rate."""
     norm: Norm = field(default_factory=L1)
     """`L1()`, `GroupL21(...)` or `ExclusiveL12()`."""
     target: float | None = None

@@ -80,8 +80,7 @@ class Slimming(Method):
         assert self.target is not None
         total = channels(model)
         count = round(self.target * total)
-        small = _compact_without(model, example, count)
-        if small is None:
+        if (small := _compact_without(model, example, count)) is None:
             raise SparsityError(
                 f"without the {count} of {total} channels that target={self.target:g} removes, the output of "
                 f"{type(model).__name__} no longer depends on its input; ask for a smaller target"
@@ -110,10 +109,9 @@ def without_smallest(model: nn.Module, count: int) -> nn.Module:
     gone = torch.zeros(len(sizes), dtype=torch.bool)
     gone[sizes.argsort(stable=True)[:count]] = True
     for norm, dead in zip(norms, torch.split_with_sizes(gone, [norm.weight.numel() for norm in norms]), strict=True):
-        dead = dead.to(norm.weight.device)
-        norm.weight[dead] = 0
-        if isinstance(norm.bias, nn.Parameter):
-            norm.bias[dead] = 0
+        for parameter in (norm.weight, norm.bias):
+            if isinstance(parameter, nn.Parameter):
+                parameter[dead.to(parameter.device)] = 0
     return masked
 
 

@@ -19,11 +19,6 @@ def build_model(name: str, arguments: str, data: DataSet, seed: int, settings: S
     torch.manual_seed(seed)
     settings = settings or Sparsifying(method="plain")
     model = TASKS.find(data.task).build(name, parse_arguments(arguments), data, settings)
-    _check_fit(model, name, data)
-    return model
-
-
-def _check_fit(model: nn.Module, name: str, data: DataSet) -> None:
     try:
         with undisturbed(model, device=torch.device("cpu")):
             outputs = model(torch.zeros(2, *data.input_shape))
@@ -32,3 +27,4 @@ def _check_fit(model: nn.Module, name: str, data: DataSet) -> None:
     shape = tuple(outputs.shape) if isinstance(outputs, torch.Tensor) else type(outputs).__name__
     if shape != (2, data.num_outputs):
         raise SparsityError(f"{name} gives {shape} for 2 inputs of {data.name}, which needs (2, {data.num_outputs})")
+    return model

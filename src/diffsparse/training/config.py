@@ -4,7 +4,7 @@ import json
 import os
 import tomllib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args, get_type_hints
 
@@ -157,8 +157,10 @@ class Recipe:
         require_whole("batch_size", self.batch_size, low=1)
         require_whole("seed", self.seed, low=0, high=2**31 - 1)
         for part in (self.optimisation, self.sparsifying, self.distillation, self.hardware):
-            for entry in fields(part):
-                _check_choice(entry.name, getattr(part, entry.name), get_type_hints(type(part))[entry.name])
+            for name, hint in get_type_hints(type(part)).items():
+                choices, value = get_args(hint), getattr(part, name)
+                if choices and all(isinstance(choice, str) for choice in choices) and value not in choices:
+                    raise SparsityError(f"{name} must be one of {', '.join(choices)}, got {value!r}")
             part.check()
         check_method(self.sparsifying)
         self._check_lambda()
@@ -185,12 +187,6 @@ class Recipe:
     def from_dict(cls, values: Mapping[str, Any], where: str = "the configuration") -> "Recipe":
         """The recipe that `as_dict` gave; an error names the unknown key and `where` it is."""
         return from_plain(cls, values, where)
-
-
-def _check_choice(name: str, value: object, hint: Any) -> None:
-    choices = get_args(hint)
-    if choices and all(isinstance(choice, str) for choice in choices) and value not in choices:
-        raise SparsityError(f"{name} must be one of {', '.join(choices)}, got {value!r}")
 
 
 def read_recipe(path: str | os.PathLike[str]) -> Recipe:

@@ -89,11 +89,9 @@ class Phase:
     """One training from start to end."""
 
     name: str
-    """Such as "train"."""
     number: int
     """Its place in the run."""
     model: nn.Module
-    """What is trained, on its device."""
     method: Method
     objective: Objective
     epochs: int

@@ -1,10 +1,10 @@
 """The training loop."""
 
-import contextlib
 import signal
 import time
-from collections.abc import Generator
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Generator
+from contextlib import AbstractContextManager, closing, nullcontext
+from functools import partial
 from typing import Any
 
 import torch
@@ -48,8 +48,11 @@ class Trainer:
         keeps_zeros = self.regulariser is not None and self.regulariser.keeps_zeros
         self.controller = phase.method.controller(recipe.sparsifying, phase.epochs, keeps_zeros=keeps_zeros)
         self.average = None if self.settings.ema is None else MovingAverage(self.model, self.settings.ema)
-        half = recipe.hardware.precision == "float16"
-        self.scaler = torch.amp.GradScaler(self.processes.device.type, enabled=half)
+        device, precision = self.processes.device.type, recipe.hardware.precision
+        self.scaler = torch.amp.GradScaler(device, enabled=precision == "float16")
+        self._autocast: Callable[[], AbstractContextManager[Any]] = nullcontext
+        if precision != "float32":
+            self._autocast = partial(torch.autocast, device, dtype=getattr(torch, precision))
         self.forward = self.processes.together(self.model)
         if recipe.hardware.compile:
             self.forward = torch.compile(self.forward)  # type: ignore[assignment]
@@ -96,7 +99,7 @@ class Trainer:
         self.model.train()
         sums = torch.tensor(progress.sums, dtype=torch.double, device=device) if progress.sums else None
         began = time.perf_counter()
-        with contextlib.closing(self._batches()) as batches:
+        with closing(self._batches()) as batches:
             for inputs, targets in batches:
                 added = self._step(self.context.placed(inputs), targets.to(device, non_blocking=True))
                 sums = added if sums is None else sums + added
@@ -145,7 +148,9 @@ class Trainer:
         return sums[0] if pieces == 1 else torch.stack(sums).sum(0)
 
     def _backward(self, inputs: Tensor, targets: Tensor, pieces: int, *, last: bool) -> Tensor:
-        with self._unsynced(not last):
+        wrapper = uncompiled(self.forward)
+        unsynced = wrapper.no_sync() if not last and isinstance(wrapper, DistributedDataParallel) else nullcontext()
+        with unsynced:
             with self._autocast():
                 outputs = self.forward(inputs)
                 loss = self.phase.objective.loss(outputs, inputs, targets) / pieces
@@ -154,18 +159,6 @@ class Trainer:
                 loss = loss + term
             self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
         return self.phase.objective.sums(outputs.detach(), targets)
-
-    def _autocast(self) -> AbstractContextManager[Any]:
-        precision = self.context.recipe.hardware.precision
-        if precision == "float32":
-            return contextlib.nullcontext()
-        return torch.autocast(self.processes.device.type, dtype=getattr(torch, precision))
-
-    def _unsynced(self, wanted: bool) -> AbstractContextManager[Any]:
-        wrapper = uncompiled(self.forward)
-        if wanted and isinstance(wrapper, DistributedDataParallel):
-            return wrapper.no_sync()
-        return contextlib.nullcontext()
 
     def _set_strength(self, epoch: float) -> None:
         if self.regulariser is None:

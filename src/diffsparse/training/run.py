@@ -38,8 +38,7 @@ def train(
 
     Args:
         recipe: the run.
-        output: a folder that does not exist or is empty, or that of the run to resume. With several processes all
-            must see it.
+        output: a new or empty folder, or that of the run to resume. With several processes all must see it.
         resume: go on from the newest whole checkpoint in `output`; starts from the beginning if there is none.
         tensorboard: write for TensorBoard as well.
         watcher: told of every step and epoch.
