@@ -1,8 +1,8 @@
 # make demo   train a small gated net on digits and print a table
-# make test   lint, types and tests
-# make fuzz   compact 10,000 random networks and compare (COUNT=..., SEED=...)
-# make bench  measure and write benchmarks/results
-# Both set up .venv from the pins first, and reuse it while it is current.
+# make test   run lint, type checks and tests
+# make fuzz   compact 10,000 random networks and compare outputs (COUNT=..., SEED=...)
+# make bench  run the benchmarks and write benchmarks/results
+# Each command first sets up .venv with pinned versions, and reuses it until pyproject.toml or constraints.txt change.
 
 PYTHON ?= python3
 VENV := .venv

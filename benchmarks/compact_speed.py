@@ -22,10 +22,11 @@ from diffsparse.compaction.analyse import Analysis
 from diffsparse.compaction.apply import shrink_in_place
 from diffsparse.compaction.capture import capture
 from diffsparse.compaction.materialise import materialise
-from diffsparse.compaction.plan_tensors import write_numbers
+from diffsparse.compaction.plan_tensors import write_plan_tensors
 from diffsparse.compaction.planner import make_plan
 from diffsparse.models import PreResNet, create
 from diffsparse.models.preresnet import Bottleneck
+from diffsparse.testing import zero_random_channels
 from diffsparse.training import Hardware, Recipe, Sparsifying, train
 
 
@@ -35,16 +36,9 @@ def zero_gates(model: nn.Module, channel_rate: float, block_rate: float, seed: i
     for block in (m for m in model.modules() if isinstance(m, Bottleneck)):
         dead = torch.rand((), generator=generator) < block_rate and isinstance(block.shortcut, nn.Identity)
         for norm in (block.bn1, block.bn2, block.bn3):
-            _zero(norm, 1.0 if dead else channel_rate, generator)
-    _zero(model.bn, channel_rate, generator)
+            zero_random_channels(norm, 1.0 if dead else channel_rate, generator)
+    zero_random_channels(model.bn, channel_rate, generator)
     return ds.sparsify(model.eval())
-
-
-def _zero(norm: nn.BatchNorm2d, rate: float, generator: torch.Generator) -> None:
-    count = round(rate * norm.num_features)
-    gone = torch.randperm(norm.num_features, generator=generator)[:count]
-    norm.weight.data[gone] = 0
-    norm.bias.data[gone] = 0
 
 
 class Selected(nn.Module):
@@ -179,7 +173,7 @@ def _record_and_cut(model: nn.Module, x: Tensor) -> None:
     """The part that a pruner does as well: no copy, no verification."""
     graph, _ = capture(model.eval(), (x,), {})
     plan, numbers = make_plan(Analysis(graph))
-    write_numbers(shrink_in_place(model, plan), numbers)
+    write_plan_tensors(shrink_in_place(model, plan), numbers)
 
 
 def _torch_pruning(model: nn.Module, x: Tensor) -> None:

@@ -11,11 +11,23 @@ PACKAGE = Path(__file__).parent.parent / "src" / "diffsparse"
 
 # From the bottom up; a unit may import its own line and the lines below.
 LINES = [
-    {"errors", "example", "files", "functional", "module_tree", "registry", "selection", "undisturbed", "version"},
+    {
+        "errors",
+        "example",
+        "files",
+        "functional",
+        "module_tree",
+        "plain",
+        "registry",
+        "selection",
+        "tensor_tree",
+        "undisturbed",
+        "version",
+    },
     {"gates", "penalties"},
     {"gating", "nn"},
     {"checkpoint", "compaction", "export", "measuring"},
-    {"data", "models"},
+    {"data", "models", "testing"},
     {"methods", "plot", "training"},
     {"graphs", "traffic", "wiring"},
     {"cli"},

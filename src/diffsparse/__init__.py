@@ -9,7 +9,7 @@ from types import ModuleType
 
 from diffsparse import functional
 from diffsparse.checkpoint import load, save
-from diffsparse.compaction import Compacted, Plan, apply_plan, compact, slice_optimizer
+from diffsparse.compaction import Compacted, Plan, apply_plan, compact, register_rule, slice_optimizer
 from diffsparse.errors import CheckpointError, SparsityError, SparsityWarning
 from diffsparse.export import export_onnx
 from diffsparse.gates import MatrixGate, SignedGate, SimplexGate
@@ -23,8 +23,7 @@ from diffsparse.nn import (
     SparseBatchNorm3d,
     SparseSum,
 )
-from diffsparse.penalties import L1, ExclusiveL12, GroupL21, Lp, Penalty, ProximalStep
-from diffsparse.penalties.strength import GradualStrength
+from diffsparse.penalties import L1, ExclusiveL12, GradualStrength, GroupL21, Lp, Norm, Penalty, ProximalStep
 from diffsparse.version import __version__ as __version__
 
 __all__ = [
@@ -39,6 +38,7 @@ __all__ = [
     "Lp",
     "MatrixGate",
     "Measurement",
+    "Norm",
     "Penalty",
     "Plan",
     "ProximalStep",
@@ -58,6 +58,7 @@ __all__ = [
     "load",
     "measure",
     "parameter_groups",
+    "register_rule",
     "save",
     "slice_optimizer",
     "sparsify",
@@ -65,7 +66,7 @@ __all__ = [
 ]
 
 # What most users never need is imported when it is first asked for.
-_LAZY = frozenset({"data", "graphs", "methods", "models", "plot", "traffic", "training", "wiring"})
+_LAZY = frozenset({"data", "graphs", "methods", "models", "plot", "testing", "traffic", "training", "wiring"})
 
 
 def __getattr__(name: str) -> ModuleType:

@@ -6,9 +6,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves, tree_map
 
 from diffsparse.errors import SparsityError
+from diffsparse.tensor_tree import map_tensors, tensors_in
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,8 +40,8 @@ class Example:
             found = type(example_inputs).__name__
             raise SparsityError(f"example_inputs must be a tensor, a tuple or a dict of arguments, got {found}")
         if not all(isinstance(key, str) for key in kwargs):
-            raise SparsityError(f"the keys of example_inputs must be strings, got {list(kwargs)}")
-        example = cls(args=tree_map(_copy, args), kwargs=tree_map(_copy, kwargs))
+            raise SparsityError(f"keyword arguments have strings for names; got {list(kwargs)}")
+        example = cls(args=map_tensors(_copy, args), kwargs=map_tensors(_copy, kwargs))
         if not example.tensors:
             raise SparsityError(f"example_inputs has no tensor: ({example})")
         if any(tensor.numel() == 0 for tensor in example.tensors):
@@ -55,8 +55,8 @@ class Example:
 
     @property
     def tensors(self) -> list[Tensor]:
-        """All tensors among the arguments, including nested ones."""
-        return [leaf for leaf in tree_leaves((self.args, self.kwargs)) if isinstance(leaf, Tensor)]
+        """Every tensor among the arguments, nested ones too."""
+        return list(tensors_in((self.args, self.kwargs)))
 
     @property
     def device(self) -> torch.device:
@@ -75,8 +75,8 @@ class Example:
         return ", ".join(positional + [f"{key}={_describe(value)}" for key, value in self.kwargs.items()])
 
 
-def _copy(leaf: Any) -> Any:
-    return leaf.detach().clone() if isinstance(leaf, Tensor) else leaf
+def _copy(tensor: Tensor) -> Tensor:
+    return tensor.detach().clone()
 
 
 def _describe(value: Any) -> str:

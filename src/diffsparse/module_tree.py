@@ -1,6 +1,6 @@
 """The modules and tensors of a model: their names, their flags, replacing them, and taking wrappers off."""
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from itertools import chain
 from typing import TypeVar, cast
 
@@ -31,6 +31,17 @@ def _add_modules(module: nn.Module, name: str, found: dict[str, nn.Module], seen
     for key, child in module._modules.items():
         if child is not None and child not in seen:
             _add_modules(child, prefix + key, found, seen)
+
+
+def lies_in(name: str, modules: Container[str]) -> bool:
+    """Whether the module or tensor `name` is one of these modules, or lies in one of them.
+
+    Example:
+        >>> lies_in("a.b.weight", {"a.b"}), lies_in("a.b", {"a.b"}), lies_in("a.bc", {"a.b"})
+        (True, True, False)
+    """
+    parts = name.split(".")
+    return any(".".join(parts[:depth]) in modules for depth in range(1, len(parts) + 1))
 
 
 def tensors_by_name(modules: dict[str, nn.Module]) -> dict[str, Tensor]:

@@ -8,11 +8,13 @@ import torch
 import diffsparse as ds
 from diffsparse.checkpoint import GateRecord, Header, SparseLayer, TensorRecord
 from diffsparse.compaction import Plan
-from diffsparse.compaction.plan import Kept, LayerPlan, TensorSlice
+from diffsparse.compaction.actions import Slice
+from diffsparse.compaction.plan import Kept
+from diffsparse.compaction.tensor_slice import TensorSlice
 
 PLAN = Plan(
     tensors={"a.weight": TensorSlice(dims={0: [0, 2]})},
-    layers={"a": LayerPlan(what="sliced", outputs=(3, 2))},
+    layers={"a": Slice(outputs=(3, 2))},
     kept=(Kept(layer="b", reason="it is 'odd'"),),
 )
 HEADER = Header(
@@ -45,7 +47,7 @@ def test_all_names():
 
 def test_prints():
     text = str(HEADER)
-    for part in ("compact model of class mine.Net", "6 numbers in 1 tensors, 1 gates", "format 1", "out 3 -> 2"):
+    for part in ("compact model of class mine.Net", "6 numbers in 1 tensors, 1 gates", "format 2", "out 3 -> 2"):
         assert part in text
 
 

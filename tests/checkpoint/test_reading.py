@@ -87,14 +87,21 @@ def test_foreign_safetensors(tmp_path, metadata):
 def test_newer_format(tmp_path, files):
     metadata = json.loads(files["gated"][8 : header_end(files["gated"])])["__metadata__"]
     with open(tmp_path / "net", "wb") as file:
-        write_tensors(file, {}, {**metadata, "format_version": "2"})
-    refused(tmp_path / "net", "format version 2, newer than 1.*update diffsparse")
+        write_tensors(file, {}, {**metadata, "format_version": "3"})
+    refused(tmp_path / "net", "format version 3, newer than 2.*update diffsparse")
+
+
+def test_an_older_format(tmp_path, files):
+    metadata = json.loads(files["compact"][8 : header_end(files["compact"])])["__metadata__"]
+    with open(tmp_path / "net", "wb") as file:
+        write_tensors(file, {}, {**metadata, "format_version": "1"})
+    refused(tmp_path / "net", "written by diffsparse 0.1 in format version 1, .*compact the model again and save it")
 
 
 def test_a_newer_plan(tmp_path, files):
     text = files["compact"][8 : header_end(files["compact"])]
     metadata = json.loads(text)["__metadata__"]
-    metadata["plan"] = metadata["plan"].replace('"format":1', '"format":99')
+    metadata["plan"] = metadata["plan"].replace('"format":2', '"format":99')
     with open(tmp_path / "net", "wb") as file:
         write_tensors(file, {}, metadata)
     refused(tmp_path / "net", "cannot be understood: this plan has format 99")

@@ -19,9 +19,10 @@ from torch import Tensor, nn
 
 from diffsparse import SparsityWarning
 from diffsparse.compaction import Compacted, Plan, compact
-from diffsparse.compaction.capture import tensors_in
+from diffsparse.compaction.actions import Slice
 from diffsparse.compaction.materialise import materialise
 from diffsparse.compaction.verify import Trials
+from diffsparse.tensor_tree import tensors_in
 from tests.compaction.networks import Net, Spec, build, inputs, options, simpler, specification
 
 TOLERANCE = 1e-9
@@ -77,7 +78,7 @@ def _compare(spec: Spec, net: Net, tested: nn.Module, small: Compacted, state: A
     for name, module in small.model.named_modules():
         assert module.training == spec.training, f"training flag: of {name!r} is {module.training}"
     _no_growth(materialise(net), small)
-    locked = any(layer.what == "map" for layer in small.plan.layers.values())
+    locked = small.plan.needs_size
     small.model.eval()
     _equal(tested, small.model, inputs(spec, net), "example")
     _equal(tested, small.model, inputs(spec, net, seed=1), "other numbers")
@@ -140,14 +141,16 @@ def _size(model: nn.Module) -> int:
 
 
 def _no_growth(ordinary: nn.Module, small: Compacted) -> None:
-    old, plan = dict(ordinary.named_parameters(remove_duplicate=False)), small.plan
+    old = dict(ordinary.named_parameters(remove_duplicate=False))
+    slices = {name: action for name, action in small.plan.layers.items() if isinstance(action, Slice)}
+    biased = {name: action for name, action in slices.items() if action.adds_bias}
     for name, parameter in small.model.named_parameters():
         owner, _, key = name.rpartition(".")
-        if name not in old and key == "bias" and plan.layers[owner].adds_bias:
+        if name not in old and key == "bias" and owner in biased:
             continue
         assert name in old, f"new parameter: {name}"
         assert parameter.numel() <= old[name].numel(), f"parameter grew: {name}"
-    added = sum(layer.outputs[1] for layer in plan.layers.values() if layer.adds_bias and layer.outputs)
+    added = sum(layer.outputs[1] for layer in biased.values())
     assert _size(small.model) <= _size(ordinary) + added, "more parameters than before: shared ones came apart"
 
 

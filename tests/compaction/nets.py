@@ -18,12 +18,6 @@ def randomise(model: nn.Module, seed: int = 0) -> nn.Module:
     return model.double().eval()
 
 
-def kill(norm: nn.Module, channels: list[int] | slice = slice(None)) -> None:
-    """Zero scale and shift of these channels, as a gate would."""
-    norm.weight.data[channels] = 0
-    norm.bias.data[channels] = 0
-
-
 def same(a: nn.Module, b: nn.Module, x: Tensor) -> bool:
     """Whether two models agree on `x` up to float64 rounding."""
     with torch.no_grad():

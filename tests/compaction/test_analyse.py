@@ -6,7 +6,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from diffsparse.compaction.analyse import _rounded
-from tests.compaction.nets import kill, randomise
+from diffsparse.testing import zero_channels
+from tests.compaction.nets import randomise
 from tests.compaction.tiny import Tiny, analysed, chosen, complement, tiny
 
 
@@ -21,13 +22,13 @@ class Block(nn.Module):
 
 def block(dead: str) -> Tiny:
     model = tiny(Block())
-    kill(getattr(model.between, dead))
+    zero_channels(getattr(model.between, dead))
     return model
 
 
 def test_results_are_needed_whole() -> None:
     model = randomise(nn.Sequential(nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4)))
-    kill(model[1], [0, 1])
+    zero_channels(model[1], [0, 1])
     (result,) = analysed(model).graph.results
     assert result.need.all()
     assert result.keep.all()
@@ -48,7 +49,7 @@ def test_without_narrowing_tensors_keep_their_width_and_layers_shrink() -> None:
 def test_without_trust_a_reshape_with_sizes_is_rigid() -> None:
     model = tiny(lambda y: y.view(y.shape[0], -1, 64).relu().view(y.shape), dead=[0])
     assert chosen(analysed(model).layers[0][1].output.keep) == complement(0)
-    assert analysed(model, trusting=False).layers[1][1].output.keep.all()
+    assert analysed(model, trust_reshape_sizes=False).layers[1][1].output.keep.all()
 
 
 def test_a_dead_block_is_one_node_that_passes_its_input_on() -> None:
@@ -67,13 +68,13 @@ def test_a_block_whose_inside_is_used_elsewhere_stays() -> None:
             return self.block(x) * self.block.conv.weight.mean()
 
     model = tiny(Leaks())
-    kill(model.between.block.last)
+    zero_channels(model.between.block.last)
     assert analysed(model).removed == {}
 
 
 def test_the_model_itself_is_never_removed() -> None:
     model = randomise(Block())
-    kill(model.last)
+    zero_channels(model.last)
     assert "" not in analysed(model, torch.randn(2, 8, 4, 4).double()).removed
 
 

@@ -5,8 +5,9 @@ import torch
 from torch import nn
 
 import diffsparse as ds
-from diffsparse.compaction.apply import slice_tensor
-from diffsparse.compaction.plan import LayerPlan, Plan, TensorSlice
+from diffsparse.compaction.actions import Remove
+from diffsparse.compaction.plan import Plan
+from diffsparse.compaction.tensor_slice import TensorSlice, slice_tensor
 from tests.compaction.nets import same
 from tests.compaction.tiny import OTHER, X, complement, tiny
 
@@ -15,7 +16,7 @@ T = torch.arange(24.0).view(4, 3, 2)
 
 def test_slices_along_several_dimensions() -> None:
     assert torch.equal(slice_tensor(T, TensorSlice(dims={0: [1, 3], 2: [0]})), T[[1, 3]][:, :, :1])
-    assert torch.equal(slice_tensor(T, TensorSlice()), T)
+    assert torch.equal(slice_tensor(T, TensorSlice(dims={})), T)
 
 
 def test_groups_keep_their_own_columns() -> None:
@@ -101,8 +102,11 @@ def test_hooks_of_the_user_that_change_a_tensor_keep_their_effect() -> None:
 @pytest.mark.parametrize(
     ("plan", "message"),
     [
-        (Plan(tensors={}, layers={"tail": LayerPlan(what="removed")}), "changes 'tail', which Tiny does not have"),
-        (Plan(tensors={"tail.weight": TensorSlice()}, layers={}), "slices 'tail.weight', which Tiny does not have"),
+        (Plan(tensors={}, layers={"tail": Remove()}), "changes 'tail', which Tiny does not have"),
+        (
+            Plan(tensors={"tail.weight": TensorSlice(dims={})}, layers={}),
+            "slices 'tail.weight', which Tiny does not have",
+        ),
         (Plan(tensors={"head.bias": TensorSlice(dims={0: [5]})}, layers={}), r"entry 5 of dimension 0 .* shape \(3,\)"),
     ],
 )

@@ -1,27 +1,13 @@
 """What one run of a model leaves on record."""
 
-from collections import OrderedDict, namedtuple
-from dataclasses import dataclass
-
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from diffsparse.compaction.capture import capture, tensors_in
+from diffsparse.compaction.capture import capture
 from diffsparse.compaction.rules import OPAQUE
 from tests.compaction.tiny import X, node_of, recorded, tiny
-
-
-def test_tensors_are_found_wherever_they_hide() -> None:
-    @dataclass
-    class Box:
-        held: object
-
-    pair = namedtuple("pair", "a b")
-    t = [torch.full((), float(i)) for i in range(6)]
-    thing = [t[0], (t[1], {"x": t[2]}), Box(held=[t[3]]), pair(t[4], None), OrderedDict(y=t[5]), "text", Box]
-    assert [int(found) for found in tensors_in(thing)] == [0, 1, 2, 3, 4, 5]
 
 
 def test_nodes_know_their_module_and_calls_their_place() -> None:
@@ -97,7 +83,7 @@ def test_what_does_not_depend_on_the_input_is_known_unless_made_at_random() -> N
 
     graph = recorded(tiny(Offset()))
     assert node_of(graph, "exp").output.known
-    assert not node_of(graph, "exp").output.touched
+    assert not node_of(graph, "exp").output.depends_on_input
     assert not node_of(graph, "rand_like").output.known
 
 
@@ -150,13 +136,13 @@ def test_results_are_the_tensors_returned_and_the_output_is_passed_on() -> None:
             return {"a": x.exp(), "b": x}
 
     graph, output = capture(Two(), (X,), {})
-    assert [value.touched for value in graph.results] == [True, True]
+    assert [value.depends_on_input for value in graph.results] == [True, True]
     assert torch.equal(output["a"], X.exp())
 
 
 def test_keyword_arguments_are_inputs() -> None:
     graph, _ = capture(tiny(), (), {"x": X})
-    assert graph.nodes[0].inputs[0].touched
+    assert graph.nodes[0].inputs[0].depends_on_input
     assert not graph.results[0].known
 
 

@@ -8,7 +8,8 @@ from torch import Tensor, nn
 import diffsparse as ds
 from diffsparse.compaction.adaptors import Constant, ConstantMap
 from diffsparse.models import PreResNet
-from tests.compaction.nets import kill, randomise, same
+from diffsparse.testing import zero_channels
+from tests.compaction.nets import randomise, same
 
 X = torch.randn(2, 3, 8, 8, dtype=torch.float64)
 OTHER = torch.randn(3, 3, 12, 12, dtype=torch.float64)
@@ -20,18 +21,18 @@ def model() -> PreResNet:
 
 
 def test_a_block_with_a_dead_branch_leaves_the_tree_and_others_keep_their_names(model: PreResNet) -> None:
-    kill(model.stages[1][1].bn3)
+    zero_channels(model.stages[1][1].bn3)
     small = ds.compact(model, X).model
     assert [name for name, _ in small.stages[1].named_children()] == ["0"]
     assert same(model, small, OTHER)
-    kill(model.stages[1][0].bn3)
+    zero_channels(model.stages[1][0].bn3)
     small = ds.compact(model, X).model
     assert isinstance(small.stages[1][0].conv3, Constant)
     assert same(model, small, OTHER)
 
 
 def test_second_batch_norm_dead_leaves_a_constant_vector(model: PreResNet) -> None:
-    kill(model.stages[0][1].bn2)
+    zero_channels(model.stages[0][1].bn2)
     small = ds.compact(model, X)
     block = small.model.stages[0][1]
     assert isinstance(block.conv2, Constant)
@@ -40,7 +41,7 @@ def test_second_batch_norm_dead_leaves_a_constant_vector(model: PreResNet) -> No
 
 
 def test_first_batch_norm_dead_leaves_a_map_for_this_size_and_says_so(model: PreResNet) -> None:
-    kill(model.stages[0][1].bn1)
+    zero_channels(model.stages[0][1].bn1)
     small = ds.compact(model, X)
     maps = [name for name, module in small.model.named_modules() if isinstance(module, ConstantMap)]
     assert maps == ["stages.0.1.conv3"]
@@ -65,7 +66,7 @@ def test_a_dead_network_tells_a_size_that_its_constant_is_not_for() -> None:
 def test_everything_dead_but_the_shortcuts(model: PreResNet) -> None:
     for name, module in model.named_modules():
         if isinstance(module, nn.BatchNorm2d) and name != "bn":
-            kill(module)
+            zero_channels(module)
     small = ds.compact(model, X)
     assert same(model, small.model, OTHER)
     layers = [name for name, m in small.model.named_modules() if isinstance(m, nn.Conv2d)]
@@ -84,7 +85,7 @@ def test_a_dead_branch_of_a_concatenation() -> None:
             return self.head(torch.cat([F.max_pool2d(self.a(x), 2), F.max_pool2d(self.b(x), 2)], 1))
 
     model = randomise(Branches())
-    kill(model.b[1])
+    zero_channels(model.b[1])
     small = ds.compact(model, X)
     assert isinstance(small.model.b[0], Constant)
     assert small.model.head.in_channels == 4

@@ -17,7 +17,7 @@ def test_a_folded_norm_is_an_identity() -> None:
     model = tiny(dead=[0, 1])
     small = ds.compact(model, X, fold=True)
     assert type(small.model.norm) is nn.Identity
-    assert small.plan.layers["norm"].what == "folded"
+    assert small.plan.layers["norm"].tag == "folded"
     assert same(model, small.model, OTHER)
 
 

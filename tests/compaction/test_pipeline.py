@@ -10,8 +10,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import diffsparse as ds
+from diffsparse.compaction import pipeline
 from diffsparse.models import PreResNet
-from tests.compaction.nets import kill, randomise, same
+from diffsparse.testing import zero_channels
+from tests.compaction.nets import randomise, same
 
 
 def chain() -> nn.Sequential:
@@ -24,13 +26,15 @@ X = torch.randn(2, 3, 7, 7, dtype=torch.float64)
 
 def test_a_chain_shrinks_to_its_live_channels_and_keeps_its_class() -> None:
     model = chain()
-    kill(model[1], [0, 3, 5])
+    zero_channels(model[1], [0, 3, 5])
     small = ds.compact(model, X)
     assert type(small.model) is nn.Sequential
     assert (small.model[0].out_channels, small.model[1].num_features, small.model[3].in_channels) == (5, 5, 5)
     assert small.max_difference < 1e-9
     assert same(model, small.model, torch.randn(3, 3, 9, 11, dtype=torch.float64))
     assert small.after.macs < small.before.macs
+    assert not small.constant_output
+    assert small.fallbacks == ()
     assert list(small.model.state_dict()) == list(model.state_dict())
 
 
@@ -48,7 +52,7 @@ def test_the_model_given_is_untouched() -> None:
 
 def test_sparse_batch_norms_become_ordinary_ones() -> None:
     model = chain()
-    kill(model[1], [1])
+    zero_channels(model[1], [1])
     gated = ds.sparsify(copy.deepcopy(model))
     small = ds.compact(gated, X)
     assert type(small.model[1]) is nn.BatchNorm2d
@@ -81,7 +85,7 @@ def test_rounding_and_folding(fold: bool, round_to: int) -> None:
     model = randomise(PreResNet(14, width=8))
     for block in model.stages.modules():
         if hasattr(block, "bn2"):
-            kill(block.bn2, [0, 2, 5])
+            zero_channels(block.bn2, [0, 2, 5])
     small = ds.compact(model, X, fold=fold, round_to=round_to)
     assert same(model, small.model, torch.randn(1, 3, 9, 9, dtype=torch.float64))
     widths = [m.out_channels for m in small.model.modules() if isinstance(m, nn.Conv2d)]
@@ -111,7 +115,7 @@ class Reports(nn.Module):
 
 def test_several_inputs_and_a_dataclass_output() -> None:
     model = randomise(Reports())
-    kill(model.first[1], [0, 1])
+    zero_channels(model.first[1], [0, 1])
     scale = torch.tensor(2.0, dtype=torch.float64)
     small = ds.compact(model, (X, scale))
     assert small.max_difference < 1e-9
@@ -134,11 +138,35 @@ def test_code_that_insists_on_the_original_width_gets_it() -> None:
             return self.b(x.view(x.shape[0], 2, 4, 5, 5).reshape(-1, 8, 5, 5))
 
     model = randomise(Insists())
-    kill(model.a[1], [0, 1, 2])
+    zero_channels(model.a[1], [0, 1, 2])
     small = ds.compact(model, X)
     assert small.max_difference < 1e-9
     assert small.model.a[0].out_channels == 5
     assert small.model.b.in_channels == 5
+
+
+def test_attempts_after_the_first_do_not_record_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Refuses(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8))
+            self.b = nn.Conv2d(8, 4, 1)
+
+        def forward(self, x: Tensor) -> Tensor:
+            x = self.a(x)
+            if x.shape[1] != 8:
+                raise RuntimeError("eight channels are needed")
+            return self.b(x)
+
+    model = randomise(Refuses())
+    zero_channels(model.a[1], [0, 1, 2])
+    record, runs = pipeline.capture, []
+    monkeypatch.setattr(pipeline, "capture", lambda *given: runs.append(given) or record(*given))
+    small = ds.compact(model, X)
+    assert len(runs) == 1
+    assert small.fallbacks == ("eight channels are needed",) * 2
+    assert (small.model.a[0].out_channels, small.model.b.in_channels) == (5, 5)
+    assert same(model, small.model, torch.randn(3, 3, 9, 11, dtype=torch.float64))
 
 
 def test_strict_names_what_no_rule_describes() -> None:
@@ -152,10 +180,11 @@ def test_strict_names_what_no_rule_describes() -> None:
 
 def test_a_fully_dead_network_gives_its_constant_and_a_warning() -> None:
     model = chain()
-    kill(model[1])
-    kill(model[4])
+    zero_channels(model[1])
+    zero_channels(model[4])
     with pytest.warns(ds.SparsityWarning, match="no longer depends on its input"):
         small = ds.compact(model, X)
+    assert small.constant_output
     assert same(model, small.model, torch.randn(5, 3, 12, 12, dtype=torch.float64))
     assert small.after.macs == 0
 
@@ -184,7 +213,7 @@ def test_a_rule_that_lies_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_training_goes_on_and_gradients_reach_every_parameter() -> None:
     model = chain()
-    kill(model[1], [0, 3])
+    zero_channels(model[1], [0, 3])
     small = ds.compact(ds.sparsify(model), X).model.train()
     small(X).square().mean().backward()
     assert all(p.grad is not None and p.requires_grad for p in small.parameters())
@@ -192,7 +221,7 @@ def test_training_goes_on_and_gradients_reach_every_parameter() -> None:
 
 def test_printed_result_has_layers_and_costs() -> None:
     model = chain()
-    kill(model[1], [0])
+    zero_channels(model[1], [0])
     text = str(ds.compact(model, X))
     assert "out 8 -> 7" in text
     assert "MACs" in text

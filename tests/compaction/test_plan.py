@@ -10,7 +10,8 @@ from torch import nn
 
 import diffsparse as ds
 from diffsparse.models import PreResNet
-from tests.compaction.nets import kill, randomise
+from diffsparse.testing import zero_channels
+from tests.compaction.nets import randomise
 
 X = torch.randn(2, 3, 8, 8, dtype=torch.float64)
 
@@ -18,16 +19,16 @@ X = torch.randn(2, 3, 8, 8, dtype=torch.float64)
 @pytest.fixture(scope="module")
 def small() -> ds.Compacted[PreResNet]:
     model = randomise(PreResNet(20, width=4, bottleneck=True))
-    kill(model.stages[0][1].bn1)
-    kill(model.stages[1][1].bn3)
-    kill(model.stages[2][0].bn2, [0, 1, 5])
-    kill(model.bn, [3])
+    zero_channels(model.stages[0][1].bn1)
+    zero_channels(model.stages[1][1].bn3)
+    zero_channels(model.stages[2][0].bn2, [0, 1, 5])
+    zero_channels(model.bn, [3])
     return ds.compact(model, X)  # type: ignore[return-value]
 
 
 def test_json_both_ways(small: ds.Compacted[PreResNet]) -> None:
     text = small.plan.to_json()
-    assert json.loads(text)["format"] == 1
+    assert json.loads(text)["format"] == 2
     assert ds.Plan.from_json(text) == small.plan
 
 
@@ -84,7 +85,9 @@ def test_wrong_kinds_are_refused(small: ds.Compacted[PreResNet]) -> None:
 
 
 def test_a_plan_that_breaks_a_layer_is_an_error_in_words() -> None:
-    plan = ds.Plan.from_json(EMPTY.replace('"layers":{}', '"layers":{"0":{"what":"ragged","blocks":[]}}'))
+    plan = ds.Plan.from_json(
+        EMPTY.replace('"layers":{}', '"layers":{"0":{"action":"ragged","outputs":[2,2],"blocks":[]}}')
+    )
     with pytest.raises(ds.SparsityError, match="cannot be applied to Sequential"):
         ds.apply_plan(nn.Sequential(nn.Linear(2, 2)), plan)
 
@@ -93,7 +96,7 @@ EMPTY = ds.Plan(tensors={}, layers={}).to_json()
 
 
 @pytest.mark.parametrize(
-    "text", ["", "[]", "{}", '{"format": 1}', '{"format": 1, "tensors": 3}', "[" * 100_000, b"\xff", None, 3]
+    "text", ["", "[]", "{}", '{"format": 2}', '{"format": 2, "tensors": 3}', "[" * 100_000, b"\xff", None, 3]
 )
 def test_what_is_not_a_plan(text: Any) -> None:
     with pytest.raises(ds.SparsityError, match="not a plan"):
@@ -110,31 +113,41 @@ def test_bytes_are_read_too(small: ds.Compacted[PreResNet]) -> None:
         ({"format": 0}, "format must be a whole number of at least 1, got 0"),
         ({"format": "1"}, "format must be a whole number"),
         ({"format": True}, "format must be a whole number"),
-        ({"tensors": []}, "tensors must be an object"),
-        ({"tensors": {"w": None}}, "'w' must be an object"),
-        ({"tensors": {"w": {}}}, "'w' has no 'dims'"),
-        ({"tensors": {"w": {"dims": {"x": [0]}}}}, "invalid literal"),
-        ({"tensors": {"w": {"dims": {"-1": [0]}}}}, "'dims' of 'w' must be a whole number of at least 0"),
-        ({"tensors": {"w": {"dims": {"0": [-1]}}}}, "'dims' of 'w' must be a whole number of at least 0"),
-        ({"tensors": {"w": {"dims": {"0": [1.5]}}}}, "got 1.5"),
-        ({"tensors": {"w": {"dims": {"0": [2, 1]}}}}, "'dims' of 'w' must be indices in rising order"),
+        ({"tensors": []}, "tensors must be a table"),
+        ({"tensors": {"w": None}}, "'w' of tensors must be a table, got None"),
+        ({"tensors": {"w": {}}}, "'w' of tensors has no 'dims'"),
+        (
+            {"tensors": {"w": {"dims": {"x": [0]}}}},
+            "keys of 'dims' of 'w' of tensors must be whole numbers of at least 0, got 'x'",
+        ),
+        ({"tensors": {"w": {"dims": {"-1": [0]}}}}, "keys of 'dims' of 'w' .* at least 0, got '-1'"),
+        (
+            {"tensors": {"w": {"dims": {"0": [-1]}}}},
+            "'0' of 'dims' of 'w' .* must be indices of at least 0 in rising order",
+        ),
+        ({"tensors": {"w": {"dims": {"0": [1.5]}}}}, "entry 0 of '0' of 'dims' of .* cannot be 1.5"),
+        ({"tensors": {"w": {"dims": {"0": [2, 1]}}}}, "'0' of 'dims' of 'w' .* in rising order, got .2, 1."),
         ({"tensors": {"w": {"dims": {"0": [1, 1]}}}}, "rising order"),
-        ({"tensors": {"w": {"dims": {}, "columns": [[3, 2]]}}}, "'columns' of 'w' must be indices in rising order"),
-        ({"tensors": {"w": {"dims": {}, "shape": "big"}}}, "'shape' of 'w' must be a list, got 'big'"),
-        ({"tensors": {"w": {"dims": {}, "extra": 1}}}, "'w' has an unknown field 'extra'"),
-        ({"layers": {"c": {}}}, "'c' has no 'what'"),
-        ({"layers": {"c": {"what": "melted"}}}, "'what' of 'c' must be one of sliced, .*, got 'melted'"),
-        ({"layers": {"c": {"what": ["sliced"]}}}, "'what' of 'c' must be one of"),
-        ({"layers": {"c": {"what": "map", "input_size": [None, 4]}}}, "'c' needs 'shape'"),
-        ({"layers": {"c": {"what": "ragged"}}}, "'c' needs 'blocks'"),
-        ({"layers": {"c": {"what": "sliced", "adds_bias": True}}}, "'c' needs 'outputs'"),
-        ({"layers": {"c": {"what": "sliced", "adds_bias": 1}}}, "'adds_bias' of 'c' must be true or false"),
-        ({"layers": {"c": {"what": "sliced", "inputs": [1, 2, 3]}}}, "'inputs' of 'c' must be two numbers"),
-        ({"layers": {"c": {"what": "sliced", "dim": "first"}}}, "'dim' of 'c' must be a whole number"),
-        ({"layers": {"c": {"what": "sliced", "select": [1, 0]}}}, "'select' of 'c' must be indices in rising order"),
-        ({"kept": {}}, "kept must be a list"),
-        ({"kept": [{"layer": "c"}]}, "'kept' has no 'reason'"),
-        ({"kept": [{"layer": "c", "reason": 3}]}, "'reason' of 'kept' must be a text"),
+        ({"tensors": {"w": {"dims": {}, "columns": [[3, 2]]}}}, "entry 0 of 'columns' of 'w' .* in rising order"),
+        ({"tensors": {"w": {"dims": {}, "shape": "big"}}}, "'shape' of 'w' of tensors must be a list, got 'big'"),
+        ({"tensors": {"w": {"dims": {}, "extra": 1}}}, "'w' of tensors has unknown key 'extra'"),
+        ({"layers": {"c": {}}}, "'action' of 'c' of layers must be one of sliced, .*, got None"),
+        ({"layers": {"c": {"action": "melted"}}}, "'action' of 'c' of layers must be one of sliced, .*, got 'melted'"),
+        ({"layers": {"c": {"action": ["sliced"]}}}, "'action' of 'c' of layers must be one of"),
+        ({"layers": {"c": {"action": "map", "input_size": [None, 4]}}}, "'c' of layers has no 'outputs'"),
+        (
+            {"layers": {"c": {"action": "map", "outputs": [2, 2], "input_size": [None, 4]}}},
+            "'c' of layers has no 'shape'",
+        ),
+        ({"layers": {"c": {"action": "ragged", "outputs": [2, 2]}}}, "'c' of layers has no 'blocks'"),
+        ({"layers": {"c": {"action": "sliced", "adds_bias": True}}}, "'c' of layers has no 'outputs'"),
+        ({"layers": {"c": {"action": "sliced", "outputs": [2, 1], "adds_bias": 1}}}, "'adds_bias' of .* cannot be 1"),
+        ({"layers": {"c": {"action": "sliced", "outputs": [1, 2, 3]}}}, "'outputs' of .* must be a list of 2, got"),
+        ({"layers": {"c": {"action": "sliced", "outputs": [2, 1], "dim": "first"}}}, "'dim' of .* cannot be 'first'"),
+        ({"layers": {"c": {"action": "sliced", "outputs": [2, 1], "select": [1, 0]}}}, "'select' of .* rising order"),
+        ({"kept": {}}, "kept must be a list, got {}"),
+        ({"kept": [{"layer": "c"}]}, "entry 0 of kept has no 'reason'"),
+        ({"kept": [{"layer": "c", "reason": 3}]}, "'reason' of entry 0 of kept cannot be 3"),
     ],
 )
 def test_wrong_fields_are_named(change: dict[str, Any], message: str) -> None:
@@ -142,7 +155,7 @@ def test_wrong_fields_are_named(change: dict[str, Any], message: str) -> None:
         ds.Plan.from_json(json.dumps(json.loads(EMPTY) | change))
 
 
-def test_plans_from_before_shapes_were_recorded(small: ds.Compacted[PreResNet]) -> None:
+def test_a_plan_without_shapes(small: ds.Compacted[PreResNet]) -> None:
     data = json.loads(small.plan.to_json())
     for entry in data["tensors"].values():
         del entry["shape"]
@@ -150,6 +163,12 @@ def test_plans_from_before_shapes_were_recorded(small: ds.Compacted[PreResNet]) 
 
 
 def test_a_newer_format_is_refused(small: ds.Compacted[PreResNet]) -> None:
-    newer = small.plan.to_json().replace('"format":1', '"format":99')
-    with pytest.raises(ds.SparsityError, match="format 99, newer than 1"):
+    newer = small.plan.to_json().replace('"format":2', '"format":99')
+    with pytest.raises(ds.SparsityError, match="format 99, newer than 2"):
         ds.Plan.from_json(newer)
+
+
+def test_the_format_of_the_first_version_is_refused_with_what_to_do(small: ds.Compacted[PreResNet]) -> None:
+    older = small.plan.to_json().replace('"format":2', '"format":1')
+    with pytest.raises(ds.SparsityError, match=r"format 1 of diffsparse 0.1, .*; compact the model again"):
+        ds.Plan.from_json(older)

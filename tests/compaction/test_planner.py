@@ -5,9 +5,13 @@ import torch
 from torch import Tensor, nn
 
 import diffsparse as ds
-from diffsparse.compaction.plan import LayerPlan, Plan, TensorSlice
+from diffsparse.compaction.actions import EmitConstant, PassThrough, RaggedSlice, Remove, Slice
+from diffsparse.compaction.materialise import materialise
+from diffsparse.compaction.plan import Plan
 from diffsparse.compaction.planner import make_plan
-from tests.compaction.nets import kill, same
+from diffsparse.compaction.tensor_slice import TensorSlice
+from diffsparse.testing import zero_channels
+from tests.compaction.nets import same
 from tests.compaction.tiny import OTHER, Tiny, X, analysed, complement, tiny
 
 
@@ -35,7 +39,7 @@ def test_nothing_to_do_is_an_empty_plan() -> None:
 def test_a_chain_needs_slices_only() -> None:
     model = tiny(dead=[0, 1])
     plan = plan_of(model)
-    assert plan.layers["conv"] == LayerPlan(what="sliced", inputs=(3, 3), outputs=(8, 6), width=6, dim=-3)
+    assert plan.layers["conv"] == Slice(inputs=(3, 3), outputs=(8, 6), width=6, dim=-3)
     shapes = {name: list(tensor.shape) for name, tensor in model.named_parameters()}
     assert plan.tensors["conv.weight"] == TensorSlice(dims={0: complement(0, 1)}, shape=shapes["conv.weight"])
     assert plan.tensors["head.weight"] == TensorSlice(dims={1: complement(0, 1)}, shape=shapes["head.weight"])
@@ -51,7 +55,7 @@ def test_statistics_are_sliced_with_the_scale() -> None:
 
 def test_a_layer_that_reads_less_than_is_there_selects() -> None:
     model = tiny(Skip())
-    kill(model.between.norm, [0, 1])
+    zero_channels(model.between.norm, [0, 1])
     plan = plan_of(model)
     assert plan.layers["between.norm"].select == complement(0, 1)
     assert plan.layers["between.norm"].expand is None
@@ -77,8 +81,9 @@ def test_a_dead_layer_becomes_a_constant_with_its_window() -> None:
     model = tiny(nn.Conv2d(8, 8, (3, 2), stride=2, padding=(1, 0)), dead=range(8))
     model.between.bias.data.zero_()
     plan = plan_of(model)
-    assert plan.layers["between"].what == "constant"
-    assert plan.layers["between"].window == [[3, 2, 1, 1], [2, 2, 0, 1]]
+    constant = plan.layers["between"]
+    assert isinstance(constant, EmitConstant)
+    assert constant.window == [[3, 2, 1, 1], [2, 2, 0, 1]]
 
 
 @pytest.mark.parametrize(
@@ -99,21 +104,21 @@ def test_a_constant_has_the_size_that_the_layer_had(conv: nn.Module, other: Tens
 
 def test_dead_modules_leave_a_sequential_and_elsewhere_an_identity() -> None:
     model = tiny(nn.Sequential(Skip(), nn.ReLU()))
-    kill(model.between[0].conv)
-    assert plan_of(model).layers["between.0"].what == "removed"
+    zero_channels(model.between[0].conv)
+    assert plan_of(model).layers["between.0"] == Remove()
     model = tiny(Skip())
-    kill(model.between.conv)
+    zero_channels(model.between.conv)
     plan = plan_of(model)
-    assert plan.layers["between"].what == "identity"
+    assert plan.layers["between"] == PassThrough()
     assert not [name for name in (*plan.layers, *plan.tensors) if name.startswith("between.")]
 
 
-@pytest.mark.parametrize(("gone", "blocks"), [([0, 1, 2, 4], [[4, 1], [4, 3]]), ([0, 4], None)])
-def test_uneven_groups_are_ragged(gone: list[int], blocks: list[list[int]] | None) -> None:
+@pytest.mark.parametrize(("gone", "blocks"), [([0, 1, 2, 4], [(4, 1), (4, 3)]), ([0, 4], None)])
+def test_uneven_groups_are_ragged(gone: list[int], blocks: list[tuple[int, int]] | None) -> None:
     model = tiny(nn.Conv2d(8, 8, 3, groups=2), dead=gone)
     layer = plan_of(model).layers["between"]
-    assert layer.blocks == blocks
-    assert layer.what == ("ragged" if blocks else "sliced")
+    assert type(layer) is (RaggedSlice if blocks else Slice)
+    assert getattr(layer, "blocks", None) == blocks
 
 
 def test_what_is_kept_is_said_once_a_layer() -> None:
@@ -127,6 +132,18 @@ def test_what_is_kept_is_said_once_a_layer() -> None:
 def test_a_component_with_weight_zero_leaves() -> None:
     mix = ds.SparseSum([nn.Conv2d(8, 8, 1) for _ in range(3)], ds.SignedGate.from_values([0.0, 1.0, 0.0]))
     small: ds.Compacted[Tiny] = ds.compact(tiny(mix), X)
-    assert small.plan.layers["between.components.0"].what == "removed"
+    assert small.plan.layers["between.components.0"] == Remove()
     assert small.model.between.weights.shape == (1,)
     assert torch.isfinite(small.model(OTHER)).all()
+
+
+def test_a_component_that_leaves_takes_its_numbers_and_its_own_parts_along() -> None:
+    inner = ds.SparseSum([nn.Conv2d(8, 8, 1) for _ in range(2)], ds.SignedGate.from_values([0.0, 1.0]))
+    mix = ds.SparseSum([nn.Conv2d(8, 8, 1), inner, nn.Conv2d(8, 8, 1)], ds.SignedGate.from_values([0.0, 0.0, 1.0]))
+    plan, numbers = make_plan(analysed(materialise(tiny(mix, fixed=[1]))))
+    assert {name for name, action in plan.layers.items() if action == Remove()} == {
+        "between.components.0",
+        "between.components.1",
+    }
+    assert set(numbers.bias) == {"between.components.2"}
+    assert not [name for name in plan.tensors if name.startswith("between.components.1")]

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from torch.nn.utils import prune
 
 import diffsparse as ds
-from tests.compaction.nets import kill, randomise
+from diffsparse.testing import zero_channels
+from tests.compaction.nets import randomise
 
 X = torch.randn(2, 3, 6, 6, dtype=torch.float64)
 
@@ -30,7 +31,7 @@ class Between(nn.Module):
 
 def between(code: Callable[[Tensor], Tensor], constant: bool = False) -> Between:
     model = randomise(Between(code))
-    kill(model.norm, [0, 2, 5])
+    zero_channels(model.norm, [0, 2, 5])
     if constant:
         model.norm.weight.data[3] = 0
     return model  # type: ignore[return-value]
@@ -84,7 +85,7 @@ def test_tensors_inside_any_object_are_found(wrap: Callable[[Tensor], Any]) -> N
             return wrap(super().forward(x))
 
     model = randomise(Wrapped(torch.relu))
-    kill(model.norm, [0, 1])
+    zero_channels(model.norm, [0, 1])
     small = ds.compact(model, X)
     assert small.model.b.out_channels == 4
     assert small.model.a.out_channels == 6
@@ -129,7 +130,7 @@ class Conditioned(nn.Module):
 
 def test_a_dead_block_with_a_second_argument() -> None:
     model = randomise(Conditioned())
-    kill(model.blocks[1].norm)
+    zero_channels(model.blocks[1].norm)
     small = ds.compact(model, X)
     assert exact(model, small.model, X)
     assert not list(small.model.blocks[1].parameters())
@@ -143,7 +144,7 @@ def test_a_sequential_with_a_forward_of_its_own_keeps_its_places() -> None:
             return x
 
     model = randomise(nn.Sequential(nn.Conv2d(3, 4, 1), Counted(*(Conditioned.Block() for _ in range(3)))))
-    kill(model[1][1].norm)
+    zero_channels(model[1][1].norm)
     small = ds.compact(model, X)
     assert exact(model, small.model, X)
     assert len(small.model[1]) == 3
@@ -164,7 +165,7 @@ def test_a_model_that_checks_its_input() -> None:
             return super().forward(x)
 
     model = randomise(Checked(torch.relu))
-    kill(model.norm, [0])
+    zero_channels(model.norm, [0])
     with pytest.warns(ds.SparsityWarning, match="reads the data of a tensor"):
         assert ds.compact(model, X.abs()).model.a.out_channels == 7
 
@@ -233,7 +234,7 @@ def test_layers_behind_a_view_that_splits_channels_still_shrink() -> None:
             return self.out(torch.relu(self.norm(self.up(self.start(z).view(-1, 8, 3, 3)))))
 
     model = randomise(Generator())
-    kill(model.norm, [0, 1, 2])
+    zero_channels(model.norm, [0, 1, 2])
     small = ds.compact(model, torch.randn(2, 5, dtype=torch.float64))
     assert (small.model.up.out_channels, small.model.out.in_channels) == (3, 3)
     assert exact(model, small.model, torch.randn(7, 5, dtype=torch.float64))
@@ -252,7 +253,7 @@ def test_squeeze_and_excitation_with_expand_as_and_prelu() -> None:
             return self.b(x * y.expand_as(x))
 
     model = randomise(Squeezed())
-    kill(model.norm, [0, 1, 2])
+    zero_channels(model.norm, [0, 1, 2])
     small = ds.compact(model, X).model
     assert (small.a.out_channels, small.act.num_parameters, small.down.in_features) == (5, 5, 5)
     assert (small.up.out_features, small.b.in_channels) == (5, 5)
@@ -269,7 +270,7 @@ def test_an_index_stored_in_the_model() -> None:
             return self.b(self.norm(self.a(x))[:, self.index])
 
     model = randomise(Picks())
-    kill(model.norm, [0, 1])
+    zero_channels(model.norm, [0, 1])
     small = ds.compact(model, X).model
     assert (small.a.out_channels, small.b.in_channels) == (6, 6)
     assert exact(model, small, X)

@@ -78,7 +78,7 @@ def asked(model: nn.Module, x: Tensor = X, *, any_size: bool = True) -> Trials:
     with same_draws():
         answer = model(x.clone())
     trials = Trials((x,), {}, answer, default_tolerance(model))
-    trials.ask(model, any_size=any_size)
+    trials.note_answers(model, any_size=any_size)
     return trials
 
 
@@ -113,7 +113,7 @@ def test_a_model_that_is_right_on_the_example_only_is_seen() -> None:
 
 def test_a_model_that_is_right_for_one_size_only_is_seen() -> None:
     trials = asked(OnZeros(lambda x: x))
-    trials.ask(OnZeros(lambda x: x), any_size=False)
+    trials.note_answers(OnZeros(lambda x: x), any_size=False)
     fixed = OnZeros(lambda x: F.interpolate(x, (8, 8)) if x.shape[-1] == 8 else 2 * x)
     assert trials.largest_difference(fixed) > 0.1
     assert trials.largest_difference(fixed, any_size=False) == 0

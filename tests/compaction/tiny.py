@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from diffsparse.compaction.analyse import Analysis
 from diffsparse.compaction.capture import capture
 from diffsparse.compaction.graph import Graph, Node
-from tests.compaction.nets import kill, randomise
+from diffsparse.testing import zero_channels
+from tests.compaction.nets import randomise
 
 X = torch.randn(2, 3, 8, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
 OTHER = torch.randn(3, 3, 12, 10, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
@@ -43,7 +44,7 @@ def tiny(
     if not isinstance(head, nn.Module):
         head = nn.Conv2d(head or width, 3, 1)
     model = randomise(Tiny(between, width, head))
-    kill(model.norm, list(dead))
+    zero_channels(model.norm, list(dead))
     model.norm.weight.data[list(fixed)] = 0
     return model  # type: ignore[return-value]
 

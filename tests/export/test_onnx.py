@@ -11,7 +11,8 @@ from torch import nn
 import diffsparse as ds
 from diffsparse.export import onnx
 from diffsparse.models import PreResNet
-from tests.compaction.nets import kill, randomise
+from diffsparse.testing import zero_channels
+from tests.compaction.nets import randomise
 
 
 def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -23,9 +24,9 @@ def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
 @pytest.fixture
 def small() -> ds.Compacted[PreResNet]:
     model = randomise(PreResNet(14, width=4))
-    kill(model.stages[0][0].bn2, [0, 1])
-    kill(model.stages[1][1].bn1, [0, 1, 2])
-    kill(model.stages[2][0].bn2)
+    zero_channels(model.stages[0][0].bn2, [0, 1])
+    zero_channels(model.stages[1][1].bn1, [0, 1, 2])
+    zero_channels(model.stages[2][0].bn2)
     return ds.compact(model.float(), torch.randn(2, 3, 8, 8))  # type: ignore[return-value]
 
 

@@ -197,9 +197,9 @@ def test_what_is_left_out_keeps_its_default(tmp_path: Path) -> None:
         ("data_root = 3", "'data_root' of .* cannot be 3"),
         ('[optimisation]\nlearning_rate = "0.1"', "'learning_rate' of 'optimisation' of .* cannot be '0.1'"),
         ('[optimisation]\noptimizer = "lion"', "'optimizer' of 'optimisation' of .* cannot be 'lion'"),
-        ("[optimisation]\nmilestones = 0.5", "'milestones' of 'optimisation' of .* is a list of numbers, got 0.5"),
-        ('[optimisation]\nmilestones = ["x"]', "'milestones' of .* is a list of numbers"),
-        ("optimisation = 3", "'optimisation' of .* is a table of settings, got 3"),
+        ("[optimisation]\nmilestones = 0.5", "'milestones' of 'optimisation' of .* must be a list, got 0.5"),
+        ('[optimisation]\nmilestones = ["x"]', "entry 0 of 'milestones' of .* cannot be 'x'"),
+        ("optimisation = 3", "'optimisation' of .* must be a table, got 3"),
         ("epochs = ", "is not valid TOML"),
     ],
 )

@@ -2,17 +2,21 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from math import prod
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
 from diffsparse.checkpoint.container import DTYPES, HASH
 from diffsparse.compaction.plan import Plan
+from diffsparse.errors import SparsityError
+from diffsparse.plain import from_plain, to_plain
+
+Thing = TypeVar("Thing")
 
 FORMAT_NAME = "diffsparse"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 KINDS = ("compact", "gated", "plain")
 
 
@@ -22,7 +26,7 @@ class SparseLayer:
 
     kind: str
     """Name of its class."""
-    rgf: float | None
+    rgf: float | None = None
     """Rectified gradient flow of its gate."""
 
 
@@ -32,9 +36,9 @@ class GateRecord:
 
     kind: str
     """Name of its class."""
-    rgf: float | None
+    rgf: float | None = None
     """`elu_alpha` of rectified gradient flow, or None."""
-    dims: list[int] | None
+    dims: list[int] | None = None
     """Dimensions of one competition group; None for a gate that has no such choice."""
 
 
@@ -85,26 +89,32 @@ class Header:
             "kind": self.kind,
             "model_class": self.model_class,
             "plan": "" if self.plan is None else self.plan.to_json(),
-            "sparse_layers": _to_json({name: asdict(layer) for name, layer in self.sparse_layers.items()}),
-            "gates": _to_json({name: asdict(gate) for name, gate in self.gates.items()}),
+            "sparse_layers": _to_json({name: to_plain(layer) for name, layer in self.sparse_layers.items()}),
+            "gates": _to_json({name: to_plain(gate) for name, gate in self.gates.items()}),
             "shared": _to_json(self.shared),
         }
 
     @classmethod
     def from_metadata(cls, metadata: Mapping[str, str], entries: Mapping[str, Mapping[str, Any]]) -> "Header":
-        """The header that `to_metadata` gave and the tensor entries beside it; raises what a wrong one happens to."""
+        """The header that `to_metadata` gave, with the tensor entries beside it.
+
+        Raises:
+            SparsityError: a value does not fit.
+            LookupError: something is missing.
+        """
         if metadata["kind"] not in KINDS or (metadata["kind"] == "compact") != bool(metadata["plan"]):
-            raise KeyError("kind")
-        layers, gates = json.loads(metadata["sparse_layers"]), json.loads(metadata["gates"])
+            raise SparsityError(
+                f"kind is {metadata['kind']!r:.50}, and it {'has' if metadata['plan'] else 'has no'} plan"
+            )
         return cls(
             kind=metadata["kind"],
             model_class=metadata["model_class"],
             diffsparse_version=metadata["diffsparse_version"],
             torch_version=metadata["torch_version"],
             plan=Plan.from_json(metadata["plan"]) if metadata["plan"] else None,
-            sparse_layers={name: SparseLayer(**entry) for name, entry in layers.items()},
-            gates={name: GateRecord(**entry) for name, entry in gates.items()},
-            shared=dict(json.loads(metadata["shared"])),
+            sparse_layers=_from_json(dict[str, SparseLayer], metadata, "sparse_layers"),
+            gates=_from_json(dict[str, GateRecord], metadata, "gates"),
+            shared=_from_json(dict[str, str], metadata, "shared"),
             tensors={
                 name: TensorRecord(dtype=DTYPES[entry["dtype"]], shape=tuple(entry["shape"]))
                 for name, entry in entries.items()
@@ -130,3 +140,7 @@ class Header:
 
 def _to_json(data: Mapping[str, Any]) -> str:
     return json.dumps(data, separators=(",", ":"))
+
+
+def _from_json(kind: type[Thing], metadata: Mapping[str, str], key: str) -> Thing:
+    return from_plain(kind, json.loads(metadata[key]), key)

@@ -21,7 +21,7 @@ def read_header(path: str | os.PathLike[str]) -> Header:
         path: a file that `save` wrote.
 
     Raises:
-        CheckpointError: there is no such file, it is damaged, was not written by this package or by a newer one.
+        CheckpointError: there is no such file, it is damaged, foreign, or has a format of another version.
 
     Example:
         >>> import tempfile
@@ -45,14 +45,14 @@ def read_header(path: str | os.PathLike[str]) -> Header:
     return header
 
 
-def read_checked(name: str, format_name: str, newest: int) -> tuple[dict[str, str], dict[str, Any]]:
+def read_checked(name: str, format_name: str, format_version: int) -> tuple[dict[str, str], dict[str, Any]]:
     """Metadata and tensor entries of a file of the given format, after its content was checked against its hash."""
     with _opened(name) as file:
         text = read_json(file, name)
         metadata, entries, needed = parse_json(text, name)
         if metadata.get("format") != format_name:
             raise CheckpointError(f"'{name}' is a safetensors file, but not one that {format_name} wrote")
-        _check_version(metadata.get("format_version", ""), name, newest)
+        _check_version(metadata.get("format_version", ""), name, format_version)
         there = os.fstat(file.fileno()).st_size - 8 - len(text)
         if there < needed:
             raise CheckpointError(f"'{name}' is truncated: {there} bytes of tensors instead of {needed}")
@@ -84,11 +84,16 @@ def _opened(path: str) -> Iterator[BinaryIO]:
         raise CheckpointError(f"cannot read '{path}': {error.strerror or error}") from error
 
 
-def _check_version(version: str, path: str, newest: int) -> None:
+def _check_version(version: str, path: str, known: int) -> None:
     if not (version.isascii() and version.isdigit()):
         raise CheckpointError(f"the header of '{path}' is damaged: its format version is '{version}'")
-    if int(version) > newest:
+    if int(version) > known:
         raise CheckpointError(
-            f"'{path}' has format version {version}, newer than {newest}, the newest this diffsparse reads; "
+            f"'{path}' has format version {version}, newer than {known}, the newest this diffsparse reads; "
             "update diffsparse"
+        )
+    if int(version) < known:
+        raise CheckpointError(
+            f"'{path}' was written by diffsparse 0.1 in format version {version}, which this version does not read; "
+            "compact the model again and save it, or load the file with diffsparse 0.1"
         )

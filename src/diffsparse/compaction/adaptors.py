@@ -88,6 +88,10 @@ class Constant(nn.Module):
             return (size - 1) * stride - 2 * padding + dilation * (kernel - 1) + extra[0] + 1
         return (size + 2 * padding - dilation * (kernel - 1) - 1) // stride + 1
 
+    def store(self, constant: Tensor) -> None:
+        """Write the numbers."""
+        self.numbers.copy_(constant)
+
     def extra_repr(self) -> str:
         return f"{self.numbers.numel()}"
 
@@ -116,6 +120,10 @@ class ConstantMap(nn.Module):
                 f"{_numbers(self.input_size)}; got {_numbers(given)}. Compact again with an example of this size"
             )
         return self.map.to(input.dtype).expand(input.shape[0], *self.map.shape[1:]).clone()
+
+    def store(self, constant: Tensor) -> None:
+        """Write the map."""
+        self.map.copy_(constant)
 
     def extra_repr(self) -> str:
         return f"{tuple(self.map.shape[1:])}, input_size={self.input_size}"

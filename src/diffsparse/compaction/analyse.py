@@ -1,24 +1,20 @@
 """Which channels are read, which stay: from a recorded run to the widths of every layer."""
 
+from typing import Literal, TypeAlias
+
 import numpy as np
 from torch import nn
-from torch.nn.modules.batchnorm import _NormBase
-from torch.nn.modules.conv import _ConvNd
 
 from diffsparse.compaction.graph import Call, Graph, Node, Value, every, some
-from diffsparse.compaction.rules.base import Rule, pin, read_all, tracked, unite, widen
+from diffsparse.compaction.rules.base import EachChannel, Rule, pin, read_all, tracked, widen
 from diffsparse.compaction.rules.layer import Layer
 from diffsparse.compaction.rules.movement import names_sizes
 
+UnseenReads: TypeAlias = Literal["none", "unread", "all"]
 
-class Passed(Rule):
+
+class Passed(EachChannel):
     """Stands for a module that gives its input back."""
-
-    def needs(self, node: Node) -> None:
-        node.inputs[0].need |= node.output.need
-
-    def couple(self, node: Node) -> bool:
-        return unite([node.inputs[0], node.output])
 
 
 class Emitted(Rule):
@@ -27,20 +23,22 @@ class Emitted(Rule):
     def needs(self, node: Node) -> None:
         """Nothing is read."""
 
-    def couple(self, node: Node) -> bool:
+    def unify_widths(self, node: Node) -> bool:
         return False
 
 
 class Analysis:
-    """Facts, needs and widths of a recorded run.
+    """Which channels of a recorded run are read, and which stay.
+
+    Each analysis starts with fresh masks, so one graph can be analysed several times; the latest one counts.
 
     Args:
-        graph: the recorded run, with forward facts.
-        narrow: whether tensors between layers may become narrower; if not, every layer is wrapped so that the code
-            between them sees the original widths.
-        trusting: whether a reshape that was given sizes is taken to have computed them from the tensor.
-        doubt: 0 if everything that reads a tensor was recorded; 1 if what nobody was seen to read counts as read, 2 if
-            everything does.
+        graph: the recorded run.
+        narrow: whether tensors between layers may become narrower. If not, every layer is wrapped, and the code between
+            layers sees the original widths.
+        trust_reshape_sizes: whether a reshape that was given sizes is assumed to have computed them from the tensor.
+        assume_unseen_reads: which tensors may be read by code that the recorder cannot see: "none", those that seem
+            "unread", or "all".
         round_to: widths become multiples of this.
     """
 
@@ -49,8 +47,8 @@ class Analysis:
         graph: Graph,
         *,
         narrow: bool = True,
-        trusting: bool = True,
-        doubt: int = 0,
+        trust_reshape_sizes: bool = True,
+        assume_unseen_reads: UnseenReads = "none",
         round_to: int = 1,
     ) -> None:
         self.graph = graph
@@ -58,15 +56,15 @@ class Analysis:
         self.removed: dict[str, Call] = {}
         self.emitted: dict[str, Call] = {}
         self._unread: set[str] = set()
-        self._sized = any(len(v.shape) > 2 for node in graph.nodes for v in node.inputs if v.touched)
-        # a constant that nobody reads needs no map: its layers are taken one by one
+        self._sized = any(len(v.shape) > 2 for node in graph.nodes for v in node.inputs if v.depends_on_input)
+        # a constant that nobody reads needs no map: its layers are treated one by one
         while True:
             self.nodes = self._without_dead_modules()
             self.values = self._find_values()
             self._free_layers()
-            self._find_needs(doubt)
+            self._find_needs(assume_unseen_reads)
             for node in self.nodes:
-                node.rigid |= names_sizes(node) and (not trusting or _shows_nothing(node))
+                node.rigid |= names_sizes(node) and (not trust_reshape_sizes or _shows_nothing(node))
             unread = {name for name, call in self.emitted.items() if call.output and not some(call.output.need)}
             if not unread:
                 break
@@ -84,9 +82,9 @@ class Analysis:
         return [(node, node.layer) for node in self.nodes if node.layer is not None]
 
     def _find_values(self) -> list[Value]:
-        """Every value of the nodes, once, with nothing needed or kept of it yet."""
+        """Every value of the nodes, once, with fresh masks."""
         seen = {id(v): v for node in self.nodes for v in (*node.inputs, *node.outputs)}
-        for value in [v.labels[0] for v in seen.values() if v.labels is not None]:
+        for value in [v.channel_of_entry[0] for v in seen.values() if v.channel_of_entry is not None]:
             seen[id(value)] = value
         for value in self.graph.results:
             seen[id(value)] = value
@@ -95,10 +93,8 @@ class Analysis:
                 value.need, value.keep = np.zeros((2, value.channels), bool)
         return list(seen.values())
 
-    # Modules that leave the tree ------------------------------------------------------------------------------------
-
     def _without_dead_modules(self) -> list[Node]:
-        """Nodes, with each module that only passes on its input, or emits one constant, as a single node."""
+        """The nodes, with one node for each module that passes its input on or emits a constant."""
         counts = self.graph.call_counts()
         self.removed, self.emitted = {}, {}
         replaced: dict[int, Node] = {}
@@ -106,7 +102,7 @@ class Analysis:
         for call in self.graph.calls:
             if call.first_node in inside or counts[call.module] > 1 or call.parent is None:
                 continue
-            rule = self._fate(call)
+            rule = self._rule_if_dead(call)
             if rule is None:
                 continue
             (self.removed if isinstance(rule, Passed) else self.emitted)[call.name] = call
@@ -119,13 +115,19 @@ class Analysis:
         numbered = enumerate(self.graph.nodes)
         return [replaced.get(index, node) for index, node in numbered if index in replaced or index not in inside]
 
-    def _fate(self, call: Call) -> Rule | None:
+    def _rule_if_dead(self, call: Call) -> Rule | None:
         start, out = call.input, call.output
-        if start is None or out is None or call.last_node == call.first_node or not start.touched or not out.axis:
+        if (
+            start is None
+            or out is None
+            or call.last_node == call.first_node
+            or not start.depends_on_input
+            or not out.axis
+        ):
             return None
         passes = out.axis == start.axis and out is not start and out.origin is start.origin
         emits = out.known and not every(out.fixed) and call.name not in self._unread
-        # a constant may depend on the size of the input, and must stand where that can be told
+        # a constant may depend on the size of the input, so it must stand where the size is known
         emits = emits and (len(start.shape) > 2 or not self._sized)
         if not (passes or emits):
             return None
@@ -142,8 +144,6 @@ class Analysis:
         own = {id(tensor) for tensor in [*call.module.parameters(), *call.module.buffers()]}
         names = {name for name, tensor in self.graph.tensors.items() if id(tensor) in own}
         return bool(made & used) or any(v.parameter in names for node in others for v in node.inputs)
-
-    # Layers ---------------------------------------------------------------------------------------------------------
 
     def _free_layers(self) -> None:
         counts = self.graph.call_counts()
@@ -168,13 +168,14 @@ class Analysis:
                     users.setdefault(value.parameter, []).append(node)
         return {name: nodes for name, nodes in users.items() if len(nodes) > 1 and nodes != nodes[:1] * len(nodes)}
 
-    # Backward facts and widths --------------------------------------------------------------------------------------
-
-    def _find_needs(self, doubt: int) -> None:
-        seen = {id(value) for node in self.nodes for value in node.inputs} if doubt == 1 else set()
-        doubtful = [value for value in self.values if id(value) not in seen] if doubt else []
-        for value in [*self.graph.results, *doubtful]:
+    def _find_needs(self, assume_unseen_reads: UnseenReads) -> None:
+        for value in self.graph.results:
             read_all(value)
+        if assume_unseen_reads != "none":
+            seen = {id(value) for node in self.nodes for value in node.inputs}
+            for value in self.values:
+                if assume_unseen_reads == "all" or id(value) not in seen:
+                    read_all(value)
         for node in reversed(self.nodes):
             node.rule.needs(node)
 
@@ -185,7 +186,7 @@ class Analysis:
         pin(self.graph.results)
         for node, layer in self.layers:
             if layer.free:
-                node.rule.couple(node)
+                node.rule.unify_widths(node)
         self._settle()
         empty = [value for value in values if not some(value.keep)]
         for value in empty:
@@ -196,15 +197,15 @@ class Analysis:
             self._round(values)
 
     def _settle(self) -> None:
-        """Couple everything, backward and forward in turns, until a whole turn changes nothing.
+        """Unify widths, backward and forward in turns, until a turn changes nothing.
 
-        All that a free layer asks for is what it reads and computes itself, which stays there once it is.
+        Free layers are left out: what they read and compute is kept already.
         """
         order, changed = [node for node in self.nodes if node.layer is None or not node.layer.free], True
         while changed:
             order, changed = order[::-1], False
             for node in order:
-                changed |= node.rule.couple(node)
+                changed |= node.rule.unify_widths(node)
 
     def _round(self, values: list[Value]) -> None:
         for value in values:
@@ -222,7 +223,7 @@ class Analysis:
 
 
 def _shows_nothing(node: Node) -> bool:
-    """Whether nobody reads what is reshaped, but for constants: verification would not notice it in other places."""
+    """Whether only constants are read of what is reshaped: verification would not notice a mistake."""
     value = tracked(node.inputs[0])
     return value.axis is not None and not (value.need & ~value.fixed).any()
 
@@ -235,15 +236,12 @@ def _rounded(mask: np.ndarray, candidates: np.ndarray, multiple: int) -> np.ndar
     return wider
 
 
-_LAYERS = (_ConvNd, nn.Linear, _NormBase)
-
-
 def _is_module(node: Node, layer: Layer, counts: dict[nn.Module, int]) -> bool:
     """Whether the layer is one call of one module, and that module nothing but the layer."""
     call = node.call
     if call is None or counts[call.module] != 1 or call.parent is None or not call.plain:
         return False
-    if not isinstance(call.module, _LAYERS):
+    if not isinstance(call.module, node.rule.modules):
         return False
     if call.input is not layer.operand or call.output is not node.output:
         return False

@@ -1,8 +1,7 @@
 """Record what a model does by running it once."""
 
 import weakref
-from collections.abc import Iterable, Iterator
-from dataclasses import fields, is_dataclass
+from collections.abc import Iterable
 from functools import cached_property
 from typing import Any
 
@@ -22,31 +21,11 @@ from diffsparse.compaction.rules import OPAQUE, describe
 from diffsparse.compaction.rules.pointwise import takes_number
 from diffsparse.errors import SparsityError
 from diffsparse.module_tree import modules_by_name, tensors_by_name
+from diffsparse.tensor_tree import tensors_in
 
 # Asked for first: most arguments are such, and asking for the type of a tensor is slow.
-_PLAIN = (int, float, bool, str, type(None))
-_PLAIN_TYPES = frozenset(_PLAIN)
+_PLAIN_TYPES = frozenset({int, float, bool, str, type(None)})
 _SEVERAL = (tuple, list)
-
-
-def tensors_in(thing: Any) -> Iterator[Tensor]:
-    """Every tensor inside nested collections, dataclasses and plain objects."""
-    if isinstance(thing, _PLAIN):
-        return
-    if isinstance(thing, Tensor):
-        yield thing
-    elif isinstance(thing, dict):
-        for item in thing.values():
-            yield from tensors_in(item)
-    elif isinstance(thing, list | tuple | set | frozenset):
-        for item in thing:
-            yield from tensors_in(item)
-    elif is_dataclass(thing) and not isinstance(thing, type):
-        for entry in fields(thing):
-            yield from tensors_in(getattr(thing, entry.name))
-    elif hasattr(thing, "__dict__") and not callable(thing):
-        for item in vars(thing).values():
-            yield from tensors_in(item)
 
 
 class _Recorder(TorchFunctionMode):
@@ -67,7 +46,7 @@ class _Recorder(TorchFunctionMode):
 
     def value(self, tensor: Tensor) -> Value:
         """The value of `tensor`; of a tensor never seen before nothing is known."""
-        return self._values.get(id(tensor)) or self.note(tensor, Value(tuple(tensor.shape), touched=True))
+        return self._values.get(id(tensor)) or self.note(tensor, Value(tuple(tensor.shape), depends_on_input=True))
 
     def note(self, tensor: Tensor, value: Value) -> Value:
         """From now on `tensor` has this value."""
@@ -81,7 +60,7 @@ class _Recorder(TorchFunctionMode):
         del self.alive[key], self._values[key]
 
     def watch(self) -> list[RemovableHandle]:
-        """Be told of every call of a module."""
+        """Watch every call of a module."""
         # hooks for all modules are quicker than one on each, but run in front of those that a module has of its own
         hooked = {module for module in self.names if module._forward_hooks}
 
@@ -113,7 +92,7 @@ class _Recorder(TorchFunctionMode):
         call.last_node = len(self.graph.nodes)
         if isinstance(output, Tensor):
             call.output = self.value(output)
-            if call.output.known and call.output.touched and output.dim() > 0:
+            if call.output.known and call.output.depends_on_input and output.dim() > 0:
                 call.data = output.detach()[:1].clone()
 
     def _described(self, things: Iterable[Any], inputs: list[Value]) -> tuple[Any, ...]:
@@ -159,12 +138,12 @@ class _Recorder(TorchFunctionMode):
         in_place = is_in_place(op, spelled_in_place, kwargs)
         if in_place and not made:
             made = list(tensors_in((args, kwargs)))[:1]
-        touched, known = False, bool(inputs)
+        depends, known = False, bool(inputs)
         for value in inputs:
-            touched, known = touched or value.touched, known and value.known
+            depends, known = depends or value.depends_on_input, known and value.known
         # what is made from nothing may be made from sizes, or at random; a number may come from data
         known = known and op not in RANDOM and not takes_number(op, args, kwargs)
-        outputs = [Value(tuple(t.shape), known=known, touched=touched) for t in made]
+        outputs = [Value(tuple(t.shape), known=known, depends_on_input=depends) for t in made]
         for tensor, value in zip(made, outputs, strict=True):
             value.number = single_number(tensor) if known else None
         node = Node(op, positional, named, inputs, outputs, result, self.stack[-1] if self.stack else None)
@@ -206,7 +185,7 @@ class _Recorder(TorchFunctionMode):
         for tensor in others:
             old = self.value(tensor)
             if old.parameter is None:
-                new = Value(tuple(tensor.shape), touched=True)
+                new = Value(tuple(tensor.shape), depends_on_input=True)
                 node.inputs.append(old)
                 node.outputs.append(new)
                 self._values[id(tensor)] = new
@@ -225,7 +204,7 @@ def capture(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     """Run `model`, which is in eval mode, once; return the graph and the model's output."""
     recorder = _Recorder(model)
     for tensor in tensors_in((args, kwargs)):
-        recorder.note(tensor, Value(tuple(tensor.shape), touched=True))
+        recorder.note(tensor, Value(tuple(tensor.shape), depends_on_input=True))
     handles = recorder.watch()
     try:
         with torch.no_grad(), recorder:

@@ -6,36 +6,30 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from diffsparse.compaction.actions import Fold, Slice
 from diffsparse.compaction.analyse import Analysis
 from diffsparse.compaction.graph import Node, Value, read_counts
-from diffsparse.compaction.plan import LayerPlan, Plan
+from diffsparse.compaction.plan import Plan
 from diffsparse.compaction.rules.layer import Layer
-
-_GONE = {"removed", "identity", "constant", "map"}
+from diffsparse.module_tree import lies_in
 
 
 def fold_batch_norms(analysis: Analysis, plan: Plan) -> tuple[Plan, dict[str, tuple[Tensor, Tensor]]]:
     """A plan in which batch norms that can be folded are; and the scale and shift each layer takes over."""
     layers = dict(plan.layers)
+    gone = {name for name, action in plan.layers.items() if action.drops_module}
     affine: dict[str, tuple[Tensor, Tensor]] = {}
     for front, norm in _pairs(analysis):
         assert front.call is not None
         assert norm.call is not None
         before, after = front.call.name, norm.call.name
-        if _is_gone(before, plan) or _is_gone(after, plan):
+        if lies_in(before, gone) or lies_in(after, gone):
             continue
-        bare = LayerPlan(what="sliced", outputs=(len(front.rows), int(front.rows.sum())))
-        layers[before] = replace(layers.get(before, bare), adds_bias="bias" not in front.tensors)
-        layers[after] = replace(layers.get(after, LayerPlan(what="folded")), what="folded")
+        bare = Slice(outputs=(len(front.rows), int(front.rows.sum())))
+        layers[before] = replace(layers.get(before, bare), adds_bias="bias" not in front.tensors)  # type: ignore[call-arg]
+        layers[after] = Fold(**vars(layers.get(after, bare)))
         affine[before] = _affine(analysis, norm)
     return replace(plan, layers=layers), affine
-
-
-def _is_gone(name: str, plan: Plan) -> bool:
-    """Whether the layer, or something that it lies in, leaves the module tree."""
-    parts = name.split(".")
-    holders = (".".join(parts[:length]) for length in range(1, len(parts) + 1))
-    return any(plan.layers[holder].what in _GONE for holder in holders if holder in plan.layers)
 
 
 def _pairs(analysis: Analysis) -> list[tuple[Layer, Layer]]:

@@ -1,15 +1,18 @@
 """What capture records: values, nodes and module calls."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-Mask = np.ndarray[Any, np.dtype[np.bool_]]
+from diffsparse.module_tree import modules_by_name, tensors_by_name
+
+Mask: TypeAlias = np.ndarray[Any, np.dtype[np.bool_]]
+Shape: TypeAlias = tuple[int, ...]
 
 _NO_CHANNELS, _NO_NUMBERS = np.zeros(0, bool), np.zeros(0)
 
@@ -17,46 +20,41 @@ _NO_CHANNELS, _NO_NUMBERS = np.zeros(0, bool), np.zeros(0)
 class Value:
     """One tensor of the recorded run, and what is known of its channels.
 
+    A rule's `infer` calls `track`, which sets `axis`, `fixed` and `numbers`; its `needs` adds to `need`, and its
+    `unify_widths` adds to `keep`. All masks have one entry per channel of the original tensor.
+
     Args:
         shape: in the recorded run.
         parameter: qualified name, if it is a parameter or buffer of the model.
         known: whether the whole tensor is the same for every input.
-        touched: whether the recorded run computed it from the model's input.
-        number: what it holds, if it is a single number that was computed and is the same for every input.
+        depends_on_input: whether the recorded run computed it from the model's input.
     """
 
-    # what a value starts with lies in the class: there are thousands of them
+    # defaults are class attributes, as there are thousands of values
     axis: int | None = None
-    """The dimension whose entries are channels; None where no rule tracks them."""
+    """The dimension whose entries are channels; None if no rule tracks them."""
     fixed: Mask = _NO_CHANNELS
-    """Channels that are one and the same number everywhere, for every input of every size; shared, not written to."""
+    """Channels that are one number at every entry, for every input of every size. Shared: do not write to it."""
     numbers: np.ndarray[Any, np.dtype[np.float64]] = _NO_NUMBERS
     """That number, for fixed channels."""
+    need: Mask = _NO_CHANNELS
+    """Channels whose contents are read."""
+    keep: Mask = _NO_CHANNELS
+    """Channels that are physically there after compaction; several values may share one mask."""
+    number: float | None = None
+    """What it holds, if it is a single number that was computed and is the same for every input."""
     same_as: "Value | None" = None
     """A value that this one always equals, entry by entry."""
-    labels: "tuple[Value, Tensor] | None" = None
+    channel_of_entry: "tuple[Value, Tensor] | None" = None
     """For a reshape in progress: the value it comes from, and the channel of that value at every entry."""
     taken_from: "tuple[Value, np.ndarray[Any, np.dtype[np.int64]]] | None" = None
     """For a value that only moves entries of another: that one, and its channel at each channel of this one."""
-    need: Mask = _NO_CHANNELS
-    """Channels whose contents somebody reads."""
-    keep: Mask = _NO_CHANNELS
-    """Channels that are physically there after compaction."""
 
     def __init__(
-        self,
-        shape: tuple[int, ...],
-        *,
-        parameter: str | None = None,
-        known: bool = False,
-        touched: bool = False,
-        number: float | None = None,
+        self, shape: Shape, *, parameter: str | None = None, known: bool = False, depends_on_input: bool = False
     ) -> None:
-        self.shape = shape
-        self.parameter = parameter
-        self.known = known
-        self.touched = touched
-        self.number = number
+        self.shape, self.parameter = shape, parameter
+        self.known, self.depends_on_input = known, depends_on_input
 
     def __repr__(self) -> str:
         name = self.parameter or ("fixed" if self.known else "value")
@@ -73,7 +71,7 @@ class Value:
         return self if self.same_as is None else self.same_as.origin
 
     def track(self, axis: int, fixed: Mask | None = None, data: Tensor | None = None) -> None:
-        """Call `axis` the channel axis; the numbers of fixed channels are read off the recorded `data`."""
+        """Say that channels lie along `axis` and which are fixed; their numbers are read off the recorded `data`."""
         count = self.shape[axis]
         self.axis, self.numbers = axis, np.zeros(count)
         self.fixed = np.zeros(count, bool) if fixed is None else fixed
@@ -82,7 +80,7 @@ class Value:
         self.known = self.known or every(fixed)
         if data is not None and 0 not in self.shape:
             first = (0,) * axis + (slice(None),) + (0,) * (len(self.shape) - axis - 1)
-            # what lies on another device is not fetched as a whole
+            # from another device, fetch no more than this
             np.copyto(self.numbers, as_array(data)[first] if data.is_cpu else as_array(data[first]), where=self.fixed)
 
     @property
@@ -118,54 +116,41 @@ class Call:
             call = call.parent
 
 
+@dataclass(eq=False, repr=False)
 class Node:
-    """One operation of the recorded run.
+    """One operation of the recorded run: a call of a torch function."""
 
-    Args:
-        op: canonical name: `relu`, `add`, `conv2d`, ...
-        args: arguments as given, tensors replaced by their values.
-        kwargs: the same for those given by name.
-        inputs: every tensor among the arguments.
-        outputs: every tensor that it made.
-        result: what it returned in the recorded run; dropped once facts are derived.
-        call: innermost module call around it.
-        rule: the rule that describes it.
-    """
-
-    redo: Callable[[Tensor], Any] | None = None
-    """The operation again, on another first operand."""
-    rigid: bool = False
-    """Whether it must see the original width, because it was given sizes."""
-    layer: Any = None
+    op: str
+    """Canonical name: `relu`, `add`, `conv2d`, ..."""
+    args: tuple[Any, ...]
+    """Positional arguments, with a `Value` for each tensor; `rules.argument` finds one by position or name."""
+    kwargs: dict[str, Any]
+    """Keyword arguments likewise."""
+    inputs: list[Value]
+    """Every tensor among the arguments."""
+    outputs: list[Value]
+    """Every tensor that it made."""
+    result: Any
+    """What it returned in the recorded run; gone after `infer`."""
+    call: Call | None
+    """The innermost module call around it."""
+    rule: Any = None
+    """The rule that describes it."""
+    redo: Callable[[Tensor], Any] | None = field(default=None, init=False)
+    """Runs the operation again, on another first operand; gone after `infer`."""
+    details: Any = field(default=None, init=False)
+    """What `infer` noted for the other methods of the rule."""
+    layer: Any = field(default=None, init=False)
     """The layer that it is, for operations with weights."""
-    operands: Sequence[Any] = ()
-    """What the rule of a pointwise operation found out of its inputs."""
-    reason: str = ""
-    """Why its operands are kept at full width, if they are."""
-    output: Value
-    """The only output, or the first of several."""
+    rigid: bool = field(default=False, init=False)
+    """Whether it must see the original width, because it was given sizes."""
+    reason: str = field(default="", init=False)
+    """Why its operands keep their full width, if they do."""
 
-    def __init__(
-        self,
-        op: str,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        inputs: list[Value],
-        outputs: list[Value],
-        result: Any,
-        call: Call | None,
-        rule: Any = None,
-    ) -> None:
-        self.op = op
-        self.args = args
-        self.kwargs = kwargs
-        self.inputs = inputs
-        self.outputs = outputs
-        self.result = result
-        self.call = call
-        self.rule = rule
-        if outputs:
-            self.output = outputs[0]
+    @property
+    def output(self) -> Value:
+        """The only output, or the first of several."""
+        return self.outputs[0]
 
 
 @dataclass(eq=False)
@@ -182,12 +167,16 @@ class Graph:
     modules: dict[str, nn.Module] = field(default_factory=dict)
     """Modules by name."""
 
+    def attach(self, model: nn.Module) -> None:
+        """Take modules and tensors from `model`, another copy of the recorded model."""
+        self.modules = modules_by_name(model)
+        self.tensors = tensors_by_name(self.modules)
+        for call in self.calls:
+            call.module = self.modules[call.name]
+
     def call_counts(self) -> dict[nn.Module, int]:
         """How often each module was called."""
-        counts: dict[nn.Module, int] = {}
-        for call in self.calls:
-            counts[call.module] = counts.get(call.module, 0) + 1
-        return counts
+        return Counter(call.module for call in self.calls)
 
 
 def read_counts(nodes: Iterable[Node], results: Iterable[Value]) -> Counter[int]:
@@ -196,7 +185,7 @@ def read_counts(nodes: Iterable[Node], results: Iterable[Value]) -> Counter[int]
 
 
 def some(mask: Mask) -> bool:
-    """Whether any channel is chosen; many times as quick as `mask.any()`, and asked for each node many times."""
+    """Whether any channel is chosen; much faster than `mask.any()`, and asked many times per node."""
     return 1 in mask.tobytes()
 
 
@@ -210,6 +199,11 @@ def how_many(mask: Mask) -> int:
     return mask.tobytes().count(1)
 
 
+def indices(mask: Mask) -> list[int]:
+    """Which channels are chosen."""
+    return mask.nonzero()[0].tolist()
+
+
 def all_channels(count: int | tuple[int, ...]) -> Mask:
     """A mask that chooses every channel, or every pair of channels."""
     return np.ones(count, bool)
@@ -221,7 +215,7 @@ def single_number(tensor: Tensor) -> float | None:
 
 
 def as_array(tensor: Tensor) -> np.ndarray[Any, Any]:
-    """The tensor for numpy, which shares its memory where it can and does not know bfloat16."""
+    """The tensor for numpy, which does not know bfloat16; memory is shared where possible."""
     return np.asarray((tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy(force=True))
 
 

@@ -5,18 +5,11 @@ from functools import lru_cache
 from typing import Any
 
 _RENAMED = {
-    "radd": "add",
-    "iadd": "add",
-    "imul": "mul",
-    "rmul": "mul",
-    "multiply": "mul",
-    "isub": "sub",
-    "subtract": "sub",
-    "truediv": "div",
-    "itruediv": "div",
-    "divide": "div",
-    "concat": "cat",
-    "concatenate": "cat",
+    **dict.fromkeys(["radd", "iadd"], "add"),
+    **dict.fromkeys(["isub", "subtract"], "sub"),
+    **dict.fromkeys(["imul", "rmul", "multiply"], "mul"),
+    **dict.fromkeys(["truediv", "itruediv", "divide"], "div"),
+    **dict.fromkeys(["concat", "concatenate"], "cat"),
     "T.__get__": "transpose_all",
 }
 

@@ -13,20 +13,20 @@ from diffsparse.compaction.capture import capture
 from diffsparse.compaction.graph import Graph
 from diffsparse.compaction.materialise import check_model, materialise
 from diffsparse.compaction.plan import Kept, Plan
-from diffsparse.compaction.plan_tensors import write_numbers
+from diffsparse.compaction.plan_tensors import write_plan_tensors
 from diffsparse.compaction.planner import make_plan
 from diffsparse.compaction.verify import Trials, copied, default_tolerance, same_draws
 from diffsparse.errors import SparsityError, SparsityWarning, require_number, require_whole
 from diffsparse.example import Example
 from diffsparse.measuring import Measurement, measure
-from diffsparse.module_tree import modules_by_name
+from diffsparse.module_tree import copy_training_flags, modules_by_name
 
 Model = TypeVar("Model", bound=nn.Module)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Compacted(Generic[Model]):
-    """A compact model and how it came about; prints as the plan and the costs."""
+    """A compact model and how it was made; prints as the plan and the costs."""
 
     model: Model
     """The user's own module tree with smaller layers and no gates."""
@@ -38,6 +38,10 @@ class Compacted(Generic[Model]):
     """The model that was compacted."""
     example: Example = field(repr=False)
     """What it was recorded on."""
+    constant_output: bool = False
+    """Whether the output no longer depends on the input."""
+    fallbacks: tuple[str, ...] = ()
+    """Why plans that make more tensors narrower were given up, if any were: the user's code insists on a width."""
 
     @cached_property
     def before(self) -> Measurement:
@@ -51,7 +55,7 @@ class Compacted(Generic[Model]):
 
     @property
     def repeated(self) -> bool:
-        """Whether the original was compact already: the plan then starts from that one, not from its class."""
+        """Whether the original was compact already, so that the plan does not start from its class."""
         return COMPACT in vars(self.original)
 
     @property
@@ -72,14 +76,14 @@ class Compacted(Generic[Model]):
         return f"{self.plan}\n{costs}\nlargest relative difference {apart}"
 
 
-# How far the code between layers is trusted to work at other widths: first fully, at last not at all. The last two
-# serve code that no recorder sees into, such as vmapped functions.
+# How far the code between layers is trusted to work at other widths: fully at first, not at all in the end. The last
+# two are for code that the recorder cannot see into, such as vmapped functions.
 _ATTEMPTS: tuple[dict[str, Any], ...] = (
-    {"narrow": True, "trusting": True},
-    {"narrow": True, "trusting": False},
-    {"narrow": False, "trusting": False},
-    {"narrow": False, "trusting": False, "doubt": 1},
-    {"narrow": False, "trusting": False, "doubt": 2},
+    {"narrow": True, "trust_reshape_sizes": True},
+    {"narrow": True, "trust_reshape_sizes": False},
+    {"narrow": False, "trust_reshape_sizes": False},
+    {"narrow": False, "trust_reshape_sizes": False, "assume_unseen_reads": "unread"},
+    {"narrow": False, "trust_reshape_sizes": False, "assume_unseen_reads": "all"},
 )
 
 
@@ -94,22 +98,22 @@ def compact(
 ) -> Compacted[Model]:
     """Remove every channel that cannot matter; the returned model computes the same for every input.
 
-    The model runs once on the example, in eval mode, while every operation is recorded. Channels that are zero, or one
-    constant, are followed forward; channels that nobody reads are followed backward; what is left decides the width
-    of every layer. Constants fold into biases, dead residual blocks leave the tree, and a layer whose whole output has
-    become constant leaves that constant. What an unknown operator touches is kept as wide as it was and listed in
-    `kept`.
+    The model runs once on the example, in eval mode, while every operation is recorded. Zero and constant channels are
+    followed forward, channels that nobody reads are followed backward, and what is left decides all widths.
+    Constants fold into biases, dead residual blocks leave the tree, and a layer whose output has become constant is
+    replaced by that constant. What an operator without a rule touches keeps its width and is listed in `kept`.
 
     Args:
-        model: a gated model, or any model whose scales or weights contain zeros. It is left as it is.
+        model: a gated model, or any model whose scales or weights contain zeros. It is not changed.
         example_inputs: a tensor, a tuple of positional arguments or a dictionary of keyword arguments.
         tolerance: largest relative difference to accept; by default what rounding does in the model's dtype.
         round_to: keep a few dead channels so that widths are multiples of this, where layers are that wide.
-        strict: raise instead of keeping a layer that no rule describes.
+        strict: raise instead of keeping the width of what no rule describes.
         fold: fold batch norms into the layers in front of them; the model is then for inference.
 
     Raises:
-        SparsityError: the model does not run on the example, or no plan leaves its outputs within the tolerance.
+        SparsityError: the model does not run on the example, or every plan changes its outputs by more than the
+            tolerance.
 
     Example:
         >>> import torch, diffsparse as ds
@@ -126,65 +130,73 @@ def compact(
         require_number("tolerance", tolerance, low=0)
     model = check_model(model)
     example = Example.of(example_inputs)
-    trials: Trials | None = None
-    problem: Exception | None = None
+    small, training = _in_eval_mode(materialise(model))
+    graph, answer = recorded(small, example)
+    trials = Trials(example.args, example.kwargs, answer, default_tolerance(small) if tolerance is None else tolerance)
+    for problem in filter(None, (_reads_of_data(model, graph), _idle_modules(graph))):
+        _warn(problem)
+    problems: list[Exception] = []
     for attempt in _ATTEMPTS:
-        small = materialise(model)
-        training = any(module.training for module in modules_by_name(small).values())
-        if training:
-            small.eval()
-        graph, answer = recorded(small, example)
-        if trials is None:
-            limit = default_tolerance(small) if tolerance is None else tolerance
-            trials = Trials(example.args, example.kwargs, answer, limit)
-            _warn_of_reads(model, graph)
-            _warn_of_idle(graph)
-        plan, numbers = make_plan(Analysis(graph, round_to=round_to, **attempt), fold)
+        if problems:
+            # the failed attempt has cut the recorded model
+            small, _ = _in_eval_mode(materialise(model))
+            graph.attach(small)
+        plan, tensors = make_plan(Analysis(graph, round_to=round_to, **attempt), fold)
         if strict and plan.kept:
             raise SparsityError(f"strict=True, but some layers cannot be made narrower:\n{plan}")
-        trials.ask(small, any_size=not plan.needs_size)
+        trials.note_answers(small, any_size=not plan.needs_size)
         try:
-            write_numbers(shrink_in_place(small, plan), numbers)
+            write_plan_tensors(shrink_in_place(small, plan), tensors)
             difference = trials.check(small, any_size=not plan.needs_size)
         except Exception as error:
-            # the user's own code runs here, and may raise anything at a width it does not expect
-            problem = error
+            # the user's own code runs here, and may raise anything at an unexpected width
+            problems.append(error)
             continue
-        _warn_if_dead(model, graph)
         if training:
-            _restore_training(model, small)
+            copy_training_flags(model, small)
+        constant = _is_constant(graph)
+        if constant:
+            _warn(f"the output of {type(model).__name__} no longer depends on its input: every path through it is dead")
         return Compacted(
-            model=cast(Model, small), plan=plan, max_difference=difference, original=model, example=example
+            model=cast(Model, small),
+            plan=plan,
+            max_difference=difference,
+            original=model,
+            example=example,
+            constant_output=constant,
+            fallbacks=tuple(map(str, problems)),
         )
-    raise SparsityError(f"{type(model).__name__} could not be compacted without changing it: {problem}") from problem
+    last = problems[-1]
+    raise SparsityError(f"{type(model).__name__} could not be compacted without changing it: {last}") from last
 
 
 def recorded(model: nn.Module, example: Example) -> tuple[Graph, Any]:
-    """The graph and the output of `model`, which is in eval mode, on copies of the example."""
+    """The graph and the output of `model`, which must be in eval mode, on copies of the example."""
     args, kwargs = copied((example.args, example.kwargs))
     try:
         with same_draws():
             return capture(model, args, kwargs)
     except Exception:
-        # if it is the model that does not run, say so with the shapes
+        # if the model itself does not run, say so with the shapes
         example.run(model)
         raise
 
 
-def _warn_of_reads(model: nn.Module, graph: Graph) -> None:
-    reads = [node for node in graph.nodes if not node.outputs and any(value.touched for value in node.inputs)]
-    if reads:
-        where = ", ".join(sorted({f"'{node.call.name}'" for node in reads if node.call and node.call.name}))
-        warnings.warn(
-            f"the forward pass of {type(model).__name__}{f' (in {where})' if where else ''} reads the data of a tensor "
-            f"({', '.join(sorted({node.op for node in reads}))}); if it decides by it, only the branch taken for the "
-            "example was recorded, and the compact model is valid for inputs that take it",
-            SparsityWarning,
-            stacklevel=3,
-        )
+def _reads_of_data(model: nn.Module, graph: Graph) -> str:
+    """A warning about control flow that may depend on data, if there is any."""
+    reads = [node for node in graph.nodes if not node.outputs and any(value.depends_on_input for value in node.inputs)]
+    where = ", ".join(sorted({f"'{node.call.name}'" for node in reads if node.call and node.call.name}))
+    if not reads:
+        return ""
+    return (
+        f"the forward pass of {type(model).__name__}{f' (in {where})' if where else ''} reads the data of a tensor "
+        f"({', '.join(sorted({node.op for node in reads}))}). If it branches on it, only the branch taken for the "
+        "example was recorded, and the compact model is valid for inputs that take the same branch"
+    )
 
 
-def _warn_of_idle(graph: Graph) -> None:
+def _idle_modules(graph: Graph) -> str:
+    """A warning about modules with parameters that did not run, if there are any."""
     called = {call.module for call in graph.calls}
     missing = {
         name: module._parameters
@@ -193,25 +205,19 @@ def _warn_of_idle(graph: Graph) -> None:
     }
     used = {value.parameter for node in graph.nodes for value in node.inputs} if missing else set()
     idle = [name for name, held in missing.items() if not any(f"{name}.{key}" in used for key in held)]
-    if idle:
-        shown = ", ".join(idle[:5]) + (f" and {len(idle) - 5} more" if len(idle) > 5 else "")
-        warnings.warn(
-            f"not run in eval mode, so kept as they are, though what is around them may become narrower: {shown}",
-            SparsityWarning,
-            stacklevel=3,
-        )
+    shown = ", ".join(idle[:5]) + (f" and {len(idle) - 5} more" if len(idle) > 5 else "")
+    return f"modules that did not run in eval mode keep their widths: {shown}" if idle else ""
 
 
-def _warn_if_dead(model: nn.Module, graph: Graph) -> None:
-    if graph.results and all(value.known or (value.axis is not None and value.fixed.all()) for value in graph.results):
-        warnings.warn(
-            f"the output of {type(model).__name__} no longer depends on its input: every path through it is dead",
-            SparsityWarning,
-            stacklevel=3,
-        )
+def _warn(problem: str) -> None:
+    warnings.warn(problem, SparsityWarning, stacklevel=3)
 
 
-def _restore_training(model: nn.Module, small: nn.Module) -> None:
-    flags = {name: module.training for name, module in modules_by_name(model).items()}
-    for name, module in modules_by_name(small).items():
-        module.training = flags.get(name, model.training)
+def _is_constant(graph: Graph) -> bool:
+    return all(value.known or (value.axis is not None and value.fixed.all()) for value in graph.results)
+
+
+def _in_eval_mode(model: nn.Module) -> tuple[nn.Module, bool]:
+    """`model` in eval mode, and whether any part of it was not."""
+    training = any(module.training for module in modules_by_name(model).values())
+    return model.eval() if training else model, training

@@ -1,77 +1,15 @@
 """The plan: plain data that says what stays of every layer; prints, goes to JSON and back."""
 
 import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
-from diffsparse.compaction.fields import (
-    Reader,
-    count,
-    counts,
-    each,
-    mapping,
-    of_kind,
-    one_of,
-    or_none,
-    pair,
-    read_fields,
-    rising,
-    rising_by_dim,
-    sequence,
-)
+from diffsparse.compaction.actions import Action
+from diffsparse.compaction.tensor_slice import TensorSlice
 from diffsparse.errors import SparsityError, require_whole
+from diffsparse.plain import from_plain, to_plain
 
-FORMAT = 1
-WHATS = ("sliced", "ragged", "constant", "map", "folded", "identity", "removed")
-
-
-@dataclass(frozen=True, kw_only=True)
-class TensorSlice:
-    """What stays of one parameter or buffer."""
-
-    dims: dict[int, list[int]] = field(default_factory=dict)
-    """Dimension to the indices that stay along it."""
-    columns: list[list[int]] | None = None
-    """For the weight of a grouped convolution: inputs that stay in each group that stays."""
-    heights: list[int] | None = None
-    """For groups of different sizes: outputs that stay in each of them; columns are then padded with zeros."""
-    shape: list[int] | None = None
-    """Shape before; None if unknown."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class LayerPlan:
-    """What happens to one module."""
-
-    what: str
-    """`sliced`, `ragged` (a grouped convolution whose groups have different sizes), `constant`, `map`, `folded` (into
-    the layer in front), `identity` (gives its input back) or `removed`."""
-    inputs: tuple[int, int] | None = None
-    """Input channels before and after."""
-    outputs: tuple[int, int] | None = None
-    """Output channels before and after."""
-    select: list[int] | None = None
-    """Positions to take from the input, where it is wider than the layer."""
-    expand: list[int] | None = None
-    """Positions of the layer's outputs, where what follows is wider than the layer."""
-    width: int = 0
-    """Channels of the output as others see it."""
-    dim: int = 1
-    """Where channels lie, counted from the end if negative."""
-    adds_bias: bool = False
-    """Whether the layer gets a bias that it did not have."""
-    groups: int | None = None
-    """Groups after, for a grouped convolution."""
-    blocks: list[list[int]] | None = None
-    """For a ragged convolution: outputs and inputs of each group."""
-    window: list[list[int]] | None = None
-    """For a constant: how the layer changed spatial sizes."""
-    transposed: bool = False
-    """For a constant: whether it was a transposed convolution."""
-    shape: list[int] | None = None
-    """For a map: its shape without the batch."""
-    input_size: list[int | None] | None = None
-    """For a map: the size of the input it is valid for, without the batch; None for any number of channels."""
+FORMAT = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,8 +28,8 @@ class Plan:
 
     tensors: dict[str, TensorSlice]
     """Parameters and buffers that become smaller, by name."""
-    layers: dict[str, LayerPlan]
-    """Modules that change, by name."""
+    layers: dict[str, Action]
+    """Modules that change, by name, and what happens to them."""
     kept: tuple[Kept, ...] = ()
     """What stayed and why."""
     format: int = FORMAT
@@ -100,90 +38,50 @@ class Plan:
     @property
     def needs_size(self) -> bool:
         """Whether the compact model is valid for the size of the example only."""
-        return any(layer.what == "map" for layer in self.layers.values())
+        return any(action.needs_size for action in self.layers.values())
 
     def to_json(self) -> str:
         """The plan as a JSON text."""
-        return json.dumps(asdict(self), separators=(",", ":"))
+        data = {
+            "format": self.format,
+            "tensors": {name: to_plain(kept) for name, kept in self.tensors.items()},
+            "layers": {name: action.to_plain() for name, action in self.layers.items()},
+            "kept": [to_plain(entry) for entry in self.kept],
+        }
+        return json.dumps(data, separators=(",", ":"))
 
     @classmethod
     def from_json(cls, text: str | bytes) -> "Plan":
         """The plan that `to_json` gave; raises a `SparsityError` that names the field if it is no such text."""
         try:
-            data = mapping("the text", json.loads(text))
+            data = from_plain(dict[str, object], json.loads(text), "the text")
             version = require_whole("format", data["format"], low=1)
-            if version <= FORMAT:
-                tensors, layers = (mapping(key, data[key]) for key in ("tensors", "layers"))
-                return cls(
-                    tensors={name: _slice_from(name, entry) for name, entry in tensors.items()},
-                    layers={name: _layer_from(name, entry) for name, entry in layers.items()},
-                    kept=tuple(map(_kept_from, sequence("kept", data["kept"]))),
-                    format=version,
-                )
+            if version == FORMAT:
+                return cls._from_plain(data)
         except KeyError as error:
             raise SparsityError(f"not a plan of diffsparse: it has no {error}") from error
         except (TypeError, ValueError, RecursionError) as error:
             raise SparsityError(f"not a plan of diffsparse: {error}") from error
-        raise SparsityError(f"this plan has format {version}, newer than {FORMAT}; update diffsparse")
+        if version > FORMAT:
+            raise SparsityError(f"this plan has format {version}, newer than {FORMAT}; update diffsparse")
+        raise SparsityError(
+            f"this plan has format {version} of diffsparse 0.1, which this version does not read; compact the model "
+            "again to get a new plan"
+        )
+
+    @classmethod
+    def _from_plain(cls, data: dict[str, Any]) -> "Plan":
+        layers = from_plain(dict[str, object], data["layers"], "layers")
+        return cls(
+            tensors=from_plain(dict[str, TensorSlice], data["tensors"], "tensors"),
+            layers={name: Action.from_plain(entry, f"'{name}' of layers") for name, entry in layers.items()},
+            kept=from_plain(tuple[Kept, ...], data["kept"], "kept"),
+        )
 
     def __str__(self) -> str:
         if not self.layers and not self.kept:
             return "nothing to remove"
         names = [name or "(model)" for name in self.layers]
         width = max((len(name) for name in names), default=0)
-        lines = [f"{name:<{width}}  {_words(layer)}" for name, layer in zip(names, self.layers.values(), strict=True)]
-        lines += [f"kept {entry.layer or '(model)'}: {entry.reason}" for entry in self.kept]
-        return "\n".join(lines)
-
-
-def _words(layer: LayerPlan) -> str:
-    parts = [f"{key} {pair[0]} -> {pair[1]}" for key, pair in (("in", layer.inputs), ("out", layer.outputs)) if pair]
-    parts += [layer.what] if layer.what != "sliced" else []
-    if layer.input_size is not None:
-        parts.append(f"valid for input size {[n for n in layer.input_size if n is not None]} only")
-    parts += ["select"] if layer.select is not None else []
-    parts += [f"expand to {layer.width}"] if layer.expand is not None else []
-    parts += ["new bias"] if layer.adds_bias else []
-    return ", ".join(parts)
-
-
-def _slice_from(name: str, entry: Any) -> TensorSlice:
-    return TensorSlice(**read_fields(name, entry, _SLICE_FIELDS, required=("dims",)))
-
-
-def _layer_from(name: str, entry: Any) -> LayerPlan:
-    layer = LayerPlan(**read_fields(name, entry, _LAYER_FIELDS, required=("what",)))
-    needs = {"map": ("shape", "input_size"), "ragged": ("blocks",)}.get(layer.what, ())
-    for key in (*needs, *(("outputs",) if layer.adds_bias else ())):
-        if getattr(layer, key) is None:
-            raise SparsityError(f"'{name}' needs '{key}'")
-    return layer
-
-
-def _kept_from(entry: Any) -> Kept:
-    return Kept(**read_fields("kept", entry, _KEPT_FIELDS, required=("layer", "reason")))
-
-
-_KEPT_FIELDS: dict[str, Reader] = {"layer": of_kind(str, "a text"), "reason": of_kind(str, "a text")}
-_SLICE_FIELDS: dict[str, Reader] = {
-    "dims": rising_by_dim,
-    "columns": or_none(each(rising)),
-    "heights": or_none(counts),
-    "shape": or_none(counts),
-}
-_LAYER_FIELDS: dict[str, Reader] = {
-    "what": one_of(*WHATS),
-    "inputs": or_none(pair),
-    "outputs": or_none(pair),
-    "select": or_none(rising),
-    "expand": or_none(rising),
-    "width": count,
-    "dim": require_whole,
-    "adds_bias": of_kind(bool, "true or false"),
-    "groups": or_none(count),
-    "blocks": or_none(each(counts)),
-    "window": or_none(each(counts)),
-    "transposed": of_kind(bool, "true or false"),
-    "shape": or_none(counts),
-    "input_size": or_none(each(or_none(count))),
-}
+        lines = [f"{name:<{width}}  {action}" for name, action in zip(names, self.layers.values(), strict=True)]
+        return "\n".join([*lines, *(f"kept {entry.layer or '(model)'}: {entry.reason}" for entry in self.kept)])

@@ -9,7 +9,7 @@ from diffsparse.compaction.adaptors import FILL, Constant, ConstantMap
 
 
 @dataclass
-class Numbers:
+class PlanTensors:
     """Tensors that a plan leaves room for, by the name of the layer."""
 
     bias: dict[str, Tensor] = field(default_factory=dict)
@@ -21,15 +21,9 @@ class Numbers:
     affine: dict[str, tuple[Tensor, Tensor]] = field(default_factory=dict)
     """Scale and shift of the batch norm that the layer takes over."""
 
-    def forget_all_but(self, names: set[str]) -> None:
-        """Drop what belongs to layers that leave."""
-        for entries in (self.bias, self.fill, self.constant):
-            for name in set(entries) - names:
-                del entries[name]
-
 
 @torch.no_grad()
-def write_numbers(model: nn.Module, numbers: Numbers) -> None:
+def write_plan_tensors(model: nn.Module, numbers: PlanTensors) -> None:
     """Write them into a model that the plan was applied to."""
     for name, extra in numbers.bias.items():
         bias = model.get_submodule(name).bias
@@ -42,7 +36,7 @@ def write_numbers(model: nn.Module, numbers: Numbers) -> None:
     for name, constant in numbers.constant.items():
         stand_in = model.get_submodule(name)
         assert isinstance(stand_in, Constant | ConstantMap)
-        (stand_in.map if isinstance(stand_in, ConstantMap) else stand_in.numbers).copy_(constant)
+        stand_in.store(constant)
 
 
 def _take_over(layer: nn.Module, scale: Tensor, shift: Tensor) -> None:

@@ -19,10 +19,10 @@ class RaggedConv(nn.Module):
 
     bias: nn.Parameter | None
 
-    def __init__(self, conv: nn.Module, blocks: list[list[int]]) -> None:
+    def __init__(self, conv: nn.Module, blocks: list[tuple[int, int]]) -> None:
         super().__init__()
         assert isinstance(conv, nn.modules.conv._ConvNd)
-        self.blocks = [(rows, columns) for rows, columns in blocks]
+        self.blocks = list(blocks)
         self.stride, self.padding, self.dilation = conv.stride, conv.padding, conv.dilation
         self.weight = conv.weight
         self.bias = cast(nn.Parameter | None, conv.bias)

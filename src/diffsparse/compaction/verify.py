@@ -8,9 +8,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from diffsparse.compaction.capture import tensors_in
 from diffsparse.errors import SparsityError
 from diffsparse.module_tree import modules_by_name
+from diffsparse.tensor_tree import map_tensors, tensors_in
 
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4, torch.bfloat16: 5e-2, torch.float16: 1e-2}
 
@@ -31,20 +31,7 @@ def random_like(thing: Any, generator: torch.Generator) -> Any:
         noise = torch.randn(tensor.shape, generator=generator, dtype=torch.float32)
         return noise.to(device=tensor.device, dtype=tensor.dtype)
 
-    return _each_tensor(draw, thing)
-
-
-def _each_tensor(change: Callable[[Tensor], Tensor], thing: Any) -> Any:
-    """`thing` with each tensor in nested tuples, lists and dictionaries changed."""
-    if isinstance(thing, Tensor):
-        return change(thing)
-    if isinstance(thing, tuple):
-        return tuple(_each_tensor(change, item) for item in thing)
-    if isinstance(thing, list):
-        return [_each_tensor(change, item) for item in thing]
-    if isinstance(thing, dict):
-        return {key: _each_tensor(change, item) for key, item in thing.items()}
-    return thing
+    return map_tensors(draw, thing)
 
 
 def difference(expected: Any, got: Any) -> float:
@@ -95,12 +82,12 @@ class Trials:
         self._answer = answer
         self._others: dict[bool, list[tuple[Any, Any]]] = {}
 
-    def ask(self, original: nn.Module, *, any_size: bool = True) -> None:
+    def note_answers(self, original: nn.Module, *, any_size: bool = True) -> None:
         """Let the original answer, before anything is done to it; `any_size` as for the compact model to come."""
         if any_size not in self._others:
             answered = ((trial, _answer(original, trial)) for trial in _trials(self._example, any_size))
-            told = [(trial, answer) for trial, answer in _until_telling(answered) if answer is not None]
-            self._others[any_size] = told[-1:]
+            taken = [(trial, answer) for trial, answer in _until_telling(answered) if answer is not None]
+            self._others[any_size] = taken[-1:]
 
     def check(self, compacted: nn.Module, *, any_size: bool = True) -> float:
         """The largest difference; raise if it is more than the tolerance."""
@@ -161,7 +148,7 @@ def same_draws() -> Iterator[None]:
 
 def copied(thing: Any) -> Any:
     """`thing` with copies of its tensors, which a model may write to."""
-    return _each_tensor(torch.clone, thing)
+    return map_tensors(torch.clone, thing)
 
 
 def run_on_copies(model: nn.Module, trial: Any) -> Any:
@@ -173,7 +160,7 @@ def run_on_copies(model: nn.Module, trial: Any) -> Any:
 
 def _one_more(thing: Any) -> Any:
     """The first sample once more behind the others."""
-    return _each_tensor(lambda tensor: torch.cat([tensor, tensor[:1]]) if tensor.dim() > 0 else tensor, thing)
+    return map_tensors(lambda tensor: torch.cat([tensor, tensor[:1]]) if tensor.dim() > 0 else tensor, thing)
 
 
 def _quarter(size: int) -> int:
@@ -193,4 +180,4 @@ def _resized(thing: Any, change: Callable[[int], int] = lambda size: size + 1) -
         more = [change(size) - size for size in reversed(tensor.shape[2:])]
         return F.pad(tensor, [n for by in more for n in (0, by)], value=0.5)
 
-    return _each_tensor(resize, thing)
+    return map_tensors(resize, thing)

@@ -10,12 +10,12 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
-from diffsparse.compaction.capture import tensors_in
 from diffsparse.compaction.pipeline import Compacted
 from diffsparse.compaction.verify import difference
 from diffsparse.errors import SparsityError, require_module, require_number
 from diffsparse.example import Example
 from diffsparse.files import replacing
+from diffsparse.tensor_tree import tensors_in
 from diffsparse.undisturbed import undisturbed
 
 TOLERANCE = 1e-3

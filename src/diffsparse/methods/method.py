@@ -1,6 +1,5 @@
 """What every way of making a network smaller has in common, and how methods are found by name."""
 
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -9,8 +8,8 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim import Optimizer
 
-from diffsparse.compaction import Compacted, compact
-from diffsparse.errors import SparsityError, SparsityWarning, require_number
+from diffsparse.compaction import Compacted, compact, live_macs
+from diffsparse.errors import SparsityError, require_number
 from diffsparse.gates import named_gates
 from diffsparse.gating import Count, sparsity
 from diffsparse.methods.settings import Sparsifying
@@ -78,12 +77,7 @@ class Method:
 
     def live_macs(self, model: nn.Module, example: Tensor) -> int | None:
         """MACs of one input through what is alive of `model`; None if that cannot be counted."""
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", SparsityWarning)
-            try:
-                return compact(model, example).after.macs
-            except SparsityError:
-                return None
+        return live_macs(model, example)
 
     def compacted(self, model: nn.Module, fresh: nn.Module, example: Tensor) -> Compacted[nn.Module]:
         """For methods that do not cut: the compact form of the trained `model`, which came from `fresh`."""

@@ -45,7 +45,7 @@ class Scratch(Method):
         header = read_header(self.like)
         if header.plan is None:
             raise SparsityError(f"'{self.like}' holds a {header.kind} model; scratch needs the file of a compact one")
-        if any(layer.what == "folded" for layer in header.plan.layers.values()):
+        if any(action.for_inference for action in header.plan.layers.values()):
             raise SparsityError(f"the batch norms of '{self.like}' are folded, for inference; compact without folding")
         return header.plan
 

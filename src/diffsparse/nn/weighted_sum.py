@@ -24,3 +24,13 @@ class WeightedSum(nn.Module):
             total = term if total is None else total + term
         assert total is not None
         return total
+
+    def dead_parts(self) -> tuple[dict[str, list[int]], list[str]]:
+        """What does not change the output: `compact` asks any module that has this method.
+
+        Returns:
+            The entries along dimension 0 that stay, by the name of the tensor, and the names of children to remove.
+        """
+        alive = [i for i, weight in enumerate(self.weights.tolist()) if weight != 0] or [0]
+        dead = [f"components.{key}" for i, key in enumerate(self.components._modules) if i not in alive]
+        return {"weights": alive} if dead else {}, dead

@@ -11,7 +11,7 @@ from typing import Any, Literal, get_args, get_type_hints
 from diffsparse.errors import SparsityError, require_number, require_whole
 from diffsparse.methods import Sparsifying
 from diffsparse.methods.method import check_method
-from diffsparse.training.plain import from_plain, to_plain
+from diffsparse.plain import from_plain, to_plain
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,6 +17,7 @@ from diffsparse.compaction.verify import Trials, default_tolerance, run_on_copie
 from diffsparse.errors import SparsityError
 from diffsparse.example import Example
 from diffsparse.measuring.latency import time_interleaved
+from diffsparse.module_tree import replace_modules
 from diffsparse.undisturbed import undisturbed
 from diffsparse.wiring import table as tables
 from diffsparse.wiring.bags import DenseMix, SparseConv, SparseMix
@@ -105,7 +106,7 @@ def compact_wiring(model: Model, example_inputs: Any, *, tolerance: float | None
     with undisturbed(model, device=example.device):
         limit = default_tolerance(model) if tolerance is None else tolerance
         trials = Trials(*given, run_on_copies(model, given), limit)
-        trials.ask(model, any_size=any_size)
+        trials.note_answers(model, any_size=any_size)
     apart = trials.check(fast, any_size=any_size)
     return CompactWiring(model=cast(Model, fast), compacted=compacted, max_difference=apart, choices=choices)
 
@@ -128,9 +129,9 @@ def _choose_products(model: nn.Module, example: Example) -> tuple[nn.Module, tup
         table = _fastest_table(stage, mixes, seen, passes_on=stage in sources.values())
         if table is not None:
             choices += [choice for _, choice in made if choice is not None]
-            model = _replaced(model, stage, table.eval())
+            model = replace_modules(model, {stage: table.eval()})
             for conv in front:
-                model = _replaced(model, conv, _fastest_front(conv, table, seen[conv], seen[stage]))
+                model = replace_modules(model, {conv: _fastest_front(conv, table, seen[conv], seen[stage])})
     return model, tuple(choices)
 
 
@@ -208,11 +209,3 @@ def _times(modules: Sequence[nn.Module], x: Tensor) -> list[float]:
     """Seconds that each module takes on `x`: the lower quartile, which other work on the machine disturbs least."""
     calls = [partial(module, x) for module in modules]
     return [one.lower_quartile for one in time_interleaved(calls, device=x.device, seconds=0.01, warmup=1, min_runs=7)]
-
-
-def _replaced(model: nn.Module, part: nn.Module, by: nn.Module) -> nn.Module:
-    for module in list(model.modules()):
-        for key, child in module._modules.items():
-            if child is part:
-                module._modules[key] = by
-    return by if model is part else model

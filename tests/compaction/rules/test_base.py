@@ -67,7 +67,7 @@ def test_pin_and_unite_and_widen_report_change_once() -> None:
 
 def test_tracked_goes_to_where_a_reshape_started() -> None:
     a, b = value([1, 1]), Value((4, 4))
-    b.labels = (a, torch.zeros(4, 4))
+    b.channel_of_entry = (a, torch.zeros(4, 4))
     assert tracked(b) is a
     assert tracked(a) is a
 

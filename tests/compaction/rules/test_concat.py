@@ -8,7 +8,8 @@ from torch import Tensor, nn
 
 import diffsparse as ds
 from diffsparse.compaction.rules import OPAQUE
-from tests.compaction.nets import kill, randomise, same
+from diffsparse.testing import zero_channels
+from tests.compaction.nets import randomise, same
 from tests.compaction.tiny import OTHER, X, analysed, chosen, node_of, recorded, tiny
 
 
@@ -27,8 +28,8 @@ class Branches(nn.Module):
 def branches(join: Callable[[Tensor, Tensor], Tensor], width: int = 10) -> Branches:
     torch.manual_seed(0)
     model = randomise(Branches(join, width))
-    kill(model.a[1], [1])
-    kill(model.b[1], [0, 5])
+    zero_channels(model.a[1], [1])
+    zero_channels(model.b[1], [0, 5])
     return model  # type: ignore[return-value]
 
 
@@ -95,7 +96,7 @@ def test_with_the_input_of_the_model() -> None:
             return self.head(torch.cat([x, self.a(x)], 1))
 
     model = randomise(Dense())
-    kill(model.a[1], [2])
+    zero_channels(model.a[1], [2])
     small = ds.compact(model, X)
     assert small.model.head.in_channels == 6
     assert same(model, small.model, OTHER)

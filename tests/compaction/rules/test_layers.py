@@ -9,7 +9,8 @@ from torch import Tensor, nn
 
 import diffsparse as ds
 from diffsparse.compaction.rules.layers import fold_into_bias
-from tests.compaction.nets import kill, randomise, same
+from diffsparse.testing import zero_channels
+from tests.compaction.nets import randomise, same
 from tests.compaction.tiny import OTHER, Tiny, X, analysed, chosen, complement, recorded, tiny
 
 
@@ -187,7 +188,7 @@ def test_statistics_of_the_batch_make_a_constant_unknown() -> None:
 def test_linear_layers_on_tokens() -> None:
     model = randomise(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 6), nn.ReLU(), nn.Linear(6, 2)))
     for layer in (model[0], model[2]):
-        kill(layer, [1, 2])
+        zero_channels(layer, [1, 2])
     small = ds.compact(model, torch.randn(2, 5, 4).double()).model
     assert [layer.out_features for layer in small[::2]] == [6, 4, 2]
     assert same(model, small, torch.randn(3, 7, 4).double())

@@ -10,7 +10,8 @@ from torch import Tensor, nn
 import diffsparse as ds
 from diffsparse.compaction.rules import OPAQUE
 from diffsparse.compaction.rules.pointwise import OPERATORS
-from tests.compaction.nets import kill, randomise, same
+from diffsparse.testing import zero_channels
+from tests.compaction.nets import randomise, same
 from tests.compaction.tiny import OTHER, X, analysed, chosen, complement, node_of, recorded, tiny
 
 ACTIVATIONS: list[Callable[..., Tensor]] = [
@@ -73,8 +74,8 @@ class Pair(nn.Module):
 def pair(join: Callable[[Tensor, Tensor], Tensor]) -> Pair:
     torch.manual_seed(0)
     model = randomise(Pair(join))
-    kill(model.a[1], [0, 1])
-    kill(model.b[1], [1, 2])
+    zero_channels(model.a[1], [0, 1])
+    zero_channels(model.b[1], [1, 2])
     return model  # type: ignore[return-value]
 
 
@@ -168,7 +169,7 @@ def test_a_single_number_as_a_parameter_keeps_constants() -> None:
 
 def test_plus_zero_is_the_same_value() -> None:
     model = pair(torch.add)
-    kill(model.b[1])
+    zero_channels(model.b[1])
     node = node_of(recorded(model), "add")
     assert node.output.origin is node.inputs[0].origin
 

@@ -1,26 +1,81 @@
-"""One rule an operator, a few a file."""
+"""Rules, a few per file, and which of them describes which operator."""
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import nn
 
 from diffsparse.compaction.graph import Graph, Node
+from diffsparse.compaction.op_names import canonical
 from diffsparse.compaction.rules import concat, layers, movement, pointwise, spatial
-from diffsparse.compaction.rules.base import OPAQUE, Rule
+from diffsparse.compaction.rules.base import OPAQUE, EachChannel, Rule, argument, pin, read_all, unite, widen
+from diffsparse.compaction.rules.pointwise import POINTWISE
+from diffsparse.errors import SparsityError
 
-RULES: dict[str, Rule] = {
-    **pointwise.OPERATORS,
-    **spatial.OPERATORS,
-    **movement.OPERATORS,
-    **concat.OPERATORS,
-    **layers.OPERATORS,
-}
+__all__ = ["OPAQUE", "POINTWISE", "EachChannel", "RULES", "Rule", "argument", "describe", "pin", "read_all"]
+__all__ += ["register_rule", "true_attributes", "unite", "widen"]
+
+RULES: dict[str, Rule] = {}
+"""Rules by the canonical name of the operator."""
+_BY_MODULE: dict[type[nn.Module], Rule] = {}
+
+
+def register_rule(op: str | Callable[..., Any], rule: Rule, *, replace: bool = False) -> None:
+    """Let `rule` describe an operator to `compact`, from now on.
+
+    Args:
+        op: a torch function or method, such as `torch.atan`, or its name: one name stands for all spellings
+            (`torch.relu`, `F.relu` and `Tensor.relu_` are `"relu"`).
+        rule: what is true of it; see `diffsparse.compaction.Rule`. Check it with `diffsparse.testing.check_rule`.
+        replace: whether to replace the rule that the operator has.
+
+    Raises:
+        SparsityError: the operator already has a rule, or one of the arguments is of the wrong kind.
+
+    Example:
+        A running sum over pixels treats each channel by itself. Zeros stay zero; other constants do not stay constant:
+
+        >>> import torch, diffsparse as ds
+        >>> from diffsparse.compaction.rules import EachChannel, argument
+        >>> class RunningSum(EachChannel):
+        ...     def infer(self, node, graph):
+        ...         source = node.inputs[0]
+        ...         if source.axis is None or argument(node, 1, "dim") % len(source.shape) == source.axis:
+        ...             return False
+        ...         node.output.track(source.axis, source.zero, node.result)
+        ...         return True
+        >>> ds.register_rule(torch.cumsum, RunningSum())
+        >>> ds.testing.check_rule(lambda x: x.cumsum(-1))
+    """
+    name = canonical(op) if callable(op) else op
+    if not isinstance(name, str) or not name or name == "unknown":
+        raise SparsityError(f"op must be a torch function or the name of one, got {op!r:.50}")
+    if not isinstance(rule, Rule):
+        raise SparsityError(f"rule must be an instance of Rule, got {rule!r:.50}")
+    if name in RULES and not replace:
+        raise SparsityError(f"'{name}' already has a rule, {type(RULES[name]).__name__}; replace=True replaces it")
+    RULES[name] = rule
+    _BY_MODULE.update(dict.fromkeys(rule.modules, rule))
 
 
 def describe(node: Node, graph: Graph) -> Rule:
-    """The rule of `node`, once its facts are derived; the opaque rule where none applies."""
+    """The rule of `node`, once it has inferred what it can; the opaque rule where none applies."""
     rule = RULES.get(node.op)
     if rule is not None and node.outputs:
-        if rule.facts(node, graph):
+        if rule.infer(node, graph):
             return rule
         node.reason = rule.reason
     return OPAQUE
 
 
-__all__ = ["OPAQUE", "RULES", "Rule", "describe"]
+def true_attributes(module: nn.Module) -> dict[str, int]:
+    """What the module should say of its widths, from the tensors that it holds."""
+    for kind in type(module).__mro__:
+        if kind in _BY_MODULE:
+            return _BY_MODULE[kind].true_attributes(module)
+    return {}
+
+
+for _file in (pointwise, spatial, movement, concat, layers):
+    for _op, _rule in _file.OPERATORS.items():
+        register_rule(_op, _rule)

@@ -3,37 +3,62 @@
 from typing import Any, ClassVar
 
 import numpy as np
-from torch import Tensor
+from torch import Tensor, nn
 
 from diffsparse.compaction.graph import Graph, Mask, Node, Value, every, some
+from diffsparse.compaction.tensor_slice import TensorSlice
 
 
 class Rule:
-    """The least that can be said of an operator: it reads all of its operands, at their full width.
+    """Describes one kind of operator to `compact`. This default reads all operands and keeps their full width.
 
-    Subclasses describe one kind of operator in three sentences: which channels of the output are fixed given the
-    input's (`facts`), which channels of the inputs are read given what is read of the output (`needs`), and which
-    channels must be physically there together (`couple`).
+    A subclass overrides three methods, which are called in this order for every recorded call of the operator:
+
+    1. `infer`, while the model runs, from the first call to the last: which channels of the outputs are one number,
+       given those of the inputs? It returns False to leave this call to the default.
+    2. `needs`, from the last call to the first: which channels of the inputs are read, given `need` of the outputs?
+    3. `unify_widths`, again and again until nothing changes: which channels must be present together? A rule only ever
+       adds channels to `keep`.
+
+    `needs` and `unify_widths` may run several times per compaction, each time with fresh `need` and `keep`, so a rule
+    keeps no state of its own. What they should know from `infer` goes into `node.details`. A rule that is too cautious
+    costs width. A rule that is too bold is caught when `compact` compares outputs, and earlier by
+    `diffsparse.testing.check_rule`. `EachChannel` is a complete example, and a base for operators with one input.
     """
 
     reason: ClassVar[str] = "an operation without a rule"
+    """Why operands keep their width where `infer` returns False, in words for the user."""
+    modules: ClassVar[tuple[type[nn.Module], ...]] = ()
+    """Modules that are this operator, and whose attributes `true_attributes` knows."""
 
-    def facts(self, node: Node, graph: Graph) -> bool:
-        """Say what is known of the outputs; False if this rule does not apply after all."""
+    def infer(self, node: Node, graph: Graph) -> bool:
+        """Call `track` on the outputs; False if this rule does not apply after all."""
         return True
 
     def needs(self, node: Node) -> None:
-        """Mark the channels of the inputs that are read, given those of the outputs."""
+        """Add to `need` of the inputs what is read, given `need` of the outputs."""
         for value in node.inputs:
             read_all(value)
 
-    def couple(self, node: Node) -> bool:
-        """Make the channels that are physically there fit each other; whether anything changed."""
+    def unify_widths(self, node: Node) -> bool:
+        """Add to `keep` of inputs and outputs until they fit each other; whether anything changed."""
         return pin([*node.inputs, *node.outputs])
 
     def refusal(self, node: Node) -> str:
         """Why operands stay at full width, in words for the user; empty where they do not."""
         return ""
+
+    def slices(self, node: Node, graph: Graph) -> dict[str, TensorSlice]:
+        """What stays of the parameters and buffers that the operator takes, by name."""
+        return {}
+
+    def macs(self, node: Node, graph: Graph) -> tuple[int, int]:
+        """MACs of this call before and after; only those that compaction can make fewer."""
+        return 0, 0
+
+    def true_attributes(self, module: nn.Module) -> dict[str, int]:
+        """What one of `modules` should say of its widths, from the tensors that it holds."""
+        return {}
 
 
 class Opaque(Rule):
@@ -46,9 +71,28 @@ class Opaque(Rule):
 OPAQUE = Opaque()
 
 
+class EachChannel(Rule):
+    """An operator with one input that treats each channel by itself and makes a constant of a constant."""
+
+    reason = "an operation across channels"
+
+    def infer(self, node: Node, graph: Graph) -> bool:
+        source, out = node.inputs[0], node.output
+        if source.axis is None or out.shape != source.shape:
+            return False
+        out.track(source.axis, source.fixed, node.result)
+        return True
+
+    def needs(self, node: Node) -> None:
+        node.inputs[0].need |= node.output.need
+
+    def unify_widths(self, node: Node) -> bool:
+        return unite([node.inputs[0], node.output])
+
+
 def tracked(value: Value) -> Value:
     """The value whose channels `value` shows: itself, or where a reshape in progress started."""
-    return value if value.labels is None else value.labels[0]
+    return value if value.channel_of_entry is None else value.channel_of_entry[0]
 
 
 def read_all(value: Value) -> None:
@@ -57,7 +101,7 @@ def read_all(value: Value) -> None:
 
 
 def pin(values: list[Value]) -> bool:
-    """All channels of these values are physically there."""
+    """Keep all channels of these values; whether anything changed."""
     changed = False
     for value in map(tracked, values):
         if value.axis is not None and not every(value.keep):
@@ -67,7 +111,7 @@ def pin(values: list[Value]) -> bool:
 
 
 def unite(values: list[Value]) -> bool:
-    """The same channels are physically there in all of these values, from now on: they share one mask."""
+    """Keep the same channels in all of these values from now on, by one shared mask; whether anything changed."""
     first = values[0].keep
     changed = False
     for value in values[1:]:
@@ -79,7 +123,7 @@ def unite(values: list[Value]) -> bool:
 
 
 def widen(value: Value, mask: Mask) -> bool:
-    """These channels of `value`, too, are physically there."""
+    """Keep these channels of `value`, too; whether anything changed."""
     if not some(mask > value.keep):
         return False
     value.keep |= mask

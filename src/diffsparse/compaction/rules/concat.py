@@ -12,9 +12,9 @@ class Concat(Rule):
 
     reason = "a concatenation along another dimension than the channels"
 
-    def facts(self, node: Node, graph: Graph) -> bool:
+    def infer(self, node: Node, graph: Graph) -> bool:
         parts = argument(node, 0, "tensors")
-        if not isinstance(node.result, Tensor) or any(v.labels is not None for v in parts):
+        if not isinstance(node.result, Tensor) or any(v.channel_of_entry is not None for v in parts):
             return False
         dim = argument(node, 1, "dim", 0) % len(node.output.shape)
         axes = {value.axis for value in parts if value.axis is not None}
@@ -39,7 +39,7 @@ class Concat(Rule):
             if value.axis is not None:
                 value.need |= node.output.need[piece]
 
-    def couple(self, node: Node) -> bool:
+    def unify_widths(self, node: Node) -> bool:
         changed = False
         for value, piece in self._pieces(node):
             if value.axis is None:

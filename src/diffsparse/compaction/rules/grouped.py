@@ -1,8 +1,14 @@
 """What of a grouped convolution can leave: dead groups, and as much of the others as they have in common."""
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
-from diffsparse.compaction.graph import Mask
+from diffsparse.compaction.graph import Mask, indices
+from diffsparse.compaction.tensor_slice import TensorSlice
+
+if TYPE_CHECKING:
+    from diffsparse.compaction.rules.layer import Layer
 
 # Groups of different sizes run one by one: worth it only for a few groups and a real saving.
 MOST_RAGGED_GROUPS, RAGGED_GAIN = 8, 1.1
@@ -29,6 +35,18 @@ def ragged_pays(ragged: tuple[Mask, Mask], even: tuple[Mask, Mask], groups: int)
 
     live = int(ragged[0].reshape(groups, -1).any(1).sum())
     return 1 < live <= MOST_RAGGED_GROUPS and RAGGED_GAIN * pairs(*ragged) < pairs(*even)
+
+
+def grouped_slice(layer: "Layer", shape: list[int]) -> TensorSlice:
+    """What stays of the weight of a grouped convolution."""
+    first, second = (layer.columns, layer.rows) if layer.transposed else (layer.rows, layer.columns)
+    live = layer.rows.reshape(layer.groups, -1).any(1)
+    return TensorSlice(
+        dims={0: indices(first)},
+        columns=[indices(block) for block in second.reshape(layer.groups, -1)[live]],
+        heights=[height for height, _ in layer.block_sizes] if layer.ragged else None,
+        shape=shape,
+    )
 
 
 def _filled(mask: Mask, count: int) -> Mask:

@@ -1,30 +1,34 @@
 """Layers with weights: convolutions, linear layers, batch norms."""
 
+from math import prod
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
+from torch import nn
+from torch.nn.modules.batchnorm import _NormBase
+from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 
 from diffsparse.compaction.graph import Graph, Mask, Node, all_channels, as_array, as_mask, every, some
 from diffsparse.compaction.rules.base import Rule, argument, pin, unite, widen
 from diffsparse.compaction.rules.grouped import ragged_pays, regular
-from diffsparse.compaction.rules.layer import Layer, layer_of
+from diffsparse.compaction.rules.layer import Layer, LayerRule
 
 
-class Matrix(Rule):
-    """Convolutions and linear layers: every output reads the inputs it has weights for."""
+class Linear(LayerRule):
+    """Every output reads the inputs it has weights for."""
 
     reason = "weights that are computed, not stored"
-    _roles: ClassVar = {"weight": (1, "weight"), "bias": (2, "bias")}
+    modules: ClassVar[tuple[type[nn.Module], ...]] = (nn.Linear,)
+    roles: ClassVar = {"weight": (1, "weight"), "bias": (2, "bias")}
+    spatial: int = 0
+    """How many dimensions lie behind the channels."""
+    transposed: ClassVar[bool] = False
 
-    def __init__(self, spatial: int, transposed: bool = False) -> None:
-        self.spatial = spatial
-        self.transposed = transposed
-
-    def facts(self, node: Node, graph: Graph) -> bool:
+    def infer(self, node: Node, graph: Graph) -> bool:
         out = node.output
         axis = len(out.shape) - 1 - self.spatial
-        layer = layer_of(node, axis, self._roles) if axis >= 0 else None
+        layer = self.layer_of(node, axis) if axis >= 0 else None
         if layer is None or "weight" not in layer.tensors:
             return False
         self._describe(node, layer, graph)
@@ -34,12 +38,11 @@ class Matrix(Rule):
 
     def _describe(self, node: Node, layer: Layer, graph: Graph) -> None:
         weight = graph.tensors[layer.tensors["weight"]]
-        padded = False
+        layer.mixes, layer.transposed, layer.folds = True, self.transposed, True
         if self.spatial:
             padding = argument(node, 4, "padding", 0)
             padded = padding not in (0, "valid") and any(padding if isinstance(padding, tuple) else [padding])
-            layer.groups = argument(node, 6, "groups", 1)
-        layer.mixes, layer.transposed, layer.folds = True, self.transposed, not padded and not self.transposed
+            layer.groups, layer.folds = argument(node, 6, "groups", 1), not padded and not self.transposed
         layer.inputs = weight.shape[0] if self.transposed else weight.shape[1] * layer.groups
         layer.pairs = self._pairs(weight, layer.groups)
 
@@ -96,7 +99,7 @@ class Matrix(Rule):
         read = np.logical_or.reduce(pairs & rows.reshape(layer.groups, -1, 1), axis=1) & live
         return np.asarray(read.reshape(-1))
 
-    def couple(self, node: Node) -> bool:
+    def unify_widths(self, node: Node) -> bool:
         layer, out = node.layer, node.output
         source = layer.input
         if layer.free:
@@ -117,20 +120,67 @@ class Matrix(Rule):
             return ""
         return f"{node.op}: a grouped convolution whose weights are used more than once or outside of a module"
 
+    def macs(self, node: Node, graph: Graph) -> tuple[int, int]:
+        layer: Layer = node.layer
+        weight, over = graph.tensors[layer.tensors["weight"]], layer.operand if self.transposed else node.output
+        positions = prod(over.shape) // over.shape[len(over.shape) - 1 - self.spatial]
+        pairs = sum(height * width for height, width in layer.block_sizes)
+        return positions * weight.numel(), positions * pairs * prod(weight.shape[2:])
 
-class BatchNorm(Rule):
+    def true_attributes(self, module: nn.Module) -> dict[str, int]:
+        outputs, inputs = module.weight.shape  # type: ignore[misc]
+        return {"in_features": inputs, "out_features": outputs}
+
+
+class Convolution(Linear):
+    """A linear layer at every pixel."""
+
+    modules = (_ConvNd,)
+
+    def __init__(self, spatial: int) -> None:
+        self.spatial = spatial
+
+    def window(self, module: nn.Module) -> list[list[int]] | None:
+        assert isinstance(module, _ConvNd)
+        if module.padding == "same":
+            return None
+        padding = (0,) * len(module.kernel_size) if module.padding == "valid" else module.padding
+        settings: list[tuple[Any, ...]] = [module.kernel_size, module.stride, tuple(padding), module.dilation]
+        settings += [module.output_padding] if self.transposed else []
+        return [[int(s) for s in setting] for setting in zip(*settings, strict=True)]
+
+    def true_attributes(self, module: nn.Module) -> dict[str, int]:
+        assert isinstance(module, _ConvNd)
+        outputs, inputs = module.weight.shape[:2]
+        return {"in_channels": inputs * module.groups, "out_channels": outputs}
+
+
+class TransposedConvolution(Convolution):
+    """Its weight has inputs in front of outputs."""
+
+    modules = (_ConvTransposeNd,)
+    transposed = True
+
+    def true_attributes(self, module: nn.Module) -> dict[str, int]:
+        assert isinstance(module, _ConvTransposeNd)
+        inputs, outputs = module.weight.shape[:2]
+        return {"in_channels": inputs, "out_channels": outputs * module.groups}
+
+
+class BatchNorm(LayerRule):
     """A channel with scale zero is its shift; a fixed channel stays fixed."""
 
     reason = "channels that do not lie along dimension 1"
-    _roles: ClassVar = {
+    modules = (_NormBase,)
+    roles: ClassVar = {
         "running_mean": (1, "running_mean"),
         "running_var": (2, "running_var"),
         "weight": (3, "weight"),
         "bias": (4, "bias"),
     }
 
-    def facts(self, node: Node, graph: Graph) -> bool:
-        layer = layer_of(node, 1, self._roles)
+    def infer(self, node: Node, graph: Graph) -> bool:
+        layer = self.layer_of(node, 1)
         if layer is None:
             return False
         layer.eps = argument(node, 7, "eps", 1e-5)
@@ -148,7 +198,7 @@ class BatchNorm(Rule):
         layer.rows = layer.columns = out.need & ~out.fixed if layer.free else out.need.copy()
         layer.read_operand()
 
-    def couple(self, node: Node) -> bool:
+    def unify_widths(self, node: Node) -> bool:
         layer, out = node.layer, node.output
         source = layer.input
         changed: bool = layer.keep_operand()
@@ -158,6 +208,11 @@ class BatchNorm(Rule):
         changed = layer.agree() or changed
         layer.rows = layer.columns = out.keep
         return bool(changed)
+
+    def true_attributes(self, module: nn.Module) -> dict[str, int]:
+        assert isinstance(module, _NormBase)
+        like = module.running_mean if module.running_mean is not None else module.weight
+        return {} if like is None else {"num_features": like.shape[0]}
 
 
 def fold_into_bias(layer: Layer, weight: torch.Tensor) -> np.ndarray[Any, np.dtype[np.float64]] | None:
@@ -175,9 +230,9 @@ def fold_into_bias(layer: Layer, weight: torch.Tensor) -> np.ndarray[Any, np.dty
     return np.asarray(added.reshape(-1))
 
 
-OPERATORS: dict[str, Any] = {
-    "linear": Matrix(0),
-    **{f"conv{d}d": Matrix(d) for d in (1, 2, 3)},
-    **{f"conv_transpose{d}d": Matrix(d, transposed=True) for d in (1, 2, 3)},
+OPERATORS: dict[str, Rule] = {
+    "linear": Linear(),
+    **{f"conv{d}d": Convolution(d) for d in (1, 2, 3)},
+    **{f"conv_transpose{d}d": TransposedConvolution(d) for d in (1, 2, 3)},
     "batch_norm": BatchNorm(),
 }

@@ -18,20 +18,20 @@ class Movement(Rule):
 
     reason = "channels are picked or regrouped by position"
 
-    def facts(self, node: Node, graph: Graph) -> bool:
+    def infer(self, node: Node, graph: Graph) -> bool:
         source = node.inputs[0]
         # an index that is stored in the model is as good as one that is written
         stored = all(value.parameter is not None for value in node.inputs[1:])
-        if not stored or node.redo is None or (source.axis is None and source.labels is None):
+        if not stored or node.redo is None or (source.axis is None and source.channel_of_entry is None):
             return False
-        base, labels = source.labels or (source, _labels(source))
+        base, labels = source.channel_of_entry or (source, _labels(source))
         results = [node.result] if isinstance(node.result, Tensor) else list(node.result)
         moved = node.redo(labels)
         moved = [moved] if isinstance(moved, Tensor) else list(moved)
         for out, result, now in zip(node.outputs, results, moved, strict=True):
             axis = _only_varying_dim(now)
             if axis is None:
-                out.labels = (base, now)
+                out.channel_of_entry = (base, now)
                 continue
             channel = now.movedim(axis, 0).reshape(now.shape[axis], -1)[:, 0].cpu().numpy()
             out.track(axis, base.fixed[channel], result)
@@ -44,7 +44,7 @@ class Movement(Rule):
                 base, channel = out.taken_from
                 np.logical_or.at(base.need, channel, out.need)
 
-    def couple(self, node: Node) -> bool:
+    def unify_widths(self, node: Node) -> bool:
         if self._follows_any_width(node):
             base, channel = node.output.taken_from  # type: ignore[misc]
             if base.channels == node.output.channels:
@@ -90,7 +90,7 @@ class PixelShuffle(Rule):
 
     reason = "channels become pixels"
 
-    def facts(self, node: Node, graph: Graph) -> bool:
+    def infer(self, node: Node, graph: Graph) -> bool:
         source, out = node.inputs[0], node.output
         if source.axis is None or source.axis != len(source.shape) - 3:
             return False
@@ -106,7 +106,7 @@ class PixelShuffle(Rule):
     def needs(self, node: Node) -> None:
         node.inputs[0].need |= np.repeat(node.output.need, self._block(node))
 
-    def couple(self, node: Node) -> bool:
+    def unify_widths(self, node: Node) -> bool:
         source, out, block = node.inputs[0], node.output, self._block(node)
         changed = widen(source, np.repeat(out.keep, block))
         return widen(out, np.asarray(source.keep.reshape(-1, block).any(1))) or changed
@@ -117,41 +117,11 @@ def names_sizes(node: Node) -> bool:
     return node.op in {"view", "reshape", "unflatten", "expand"} and (len(node.args) > 1 or bool(node.kwargs))
 
 
-OPERATORS: dict[str, Rule] = {
-    **dict.fromkeys(
-        [
-            "view",
-            "reshape",
-            "flatten",
-            "unflatten",
-            "ravel",
-            "squeeze",
-            "unsqueeze",
-            "permute",
-            "transpose",
-            "swapaxes",
-            "swapdims",
-            "movedim",
-            "moveaxis",
-            "mT.__get__",
-            "t",
-            "chunk",
-            "split",
-            "tensor_split",
-            "unbind",
-            "narrow",
-            "select",
-            "getitem",
-            "index_select",
-            "flip",
-            "roll",
-            "expand",
-            "pixel_unshuffle",
-            "channel_shuffle",
-            "native_channel_shuffle",
-            "repeat_interleave",
-        ],
-        Movement(),
-    ),
-    "pixel_shuffle": PixelShuffle(),
-}
+_MOVE_ENTRIES = [
+    *("view", "reshape", "flatten", "unflatten", "ravel", "squeeze", "unsqueeze", "permute", "transpose", "t"),
+    *("swapaxes", "swapdims", "movedim", "moveaxis", "mT.__get__", "chunk", "split", "tensor_split", "unbind"),
+    *("narrow", "select", "getitem", "index_select", "flip", "roll", "expand", "pixel_unshuffle"),
+    *("channel_shuffle", "native_channel_shuffle", "repeat_interleave"),
+]
+
+OPERATORS: dict[str, Rule] = {**dict.fromkeys(_MOVE_ENTRIES, Movement()), "pixel_shuffle": PixelShuffle()}

@@ -4,10 +4,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from torch import Tensor
+from torch import Tensor, nn
 
-from diffsparse.compaction.graph import Graph, Mask, Node, Value, every, single_number
+from diffsparse.compaction.graph import Graph, Mask, Node, Value, every, indices, single_number
 from diffsparse.compaction.rules.base import Rule, numbers_along, pin, read_all, unite
+from diffsparse.compaction.tensor_slice import TensorSlice
 
 
 @dataclass
@@ -23,7 +24,7 @@ def _common_axis(values: list[Value]) -> int | None:
     """Where the channels of all these values lie, counted from the end; None if they do not lie along one dimension."""
     common = None
     for value in values:
-        if value.labels is not None:
+        if value.channel_of_entry is not None:
             return None
         if value.axis is not None:
             axis = value.axis - len(value.shape)
@@ -42,16 +43,16 @@ class Pointwise(Rule):
 
     reason = "operands whose channels lie along different dimensions"
 
-    def facts(self, node: Node, graph: Graph) -> bool:
+    def infer(self, node: Node, graph: Graph) -> bool:
         out = node.output
         from_the_end = _common_axis(node.inputs)
-        if from_the_end is None or not isinstance(node.result, Tensor) or out.labels is not None:
+        if from_the_end is None or not isinstance(node.result, Tensor) or out.channel_of_entry is not None:
             return False
         axis = from_the_end + len(out.shape)
         if axis < 0:
             return False
-        node.operands = self.operands(node, axis)
-        for operand in node.operands:
+        node.details = self.operands(node, axis)
+        for operand in node.details:
             if not self._aligned(operand):
                 return False
         out.track(axis, self._fixed(node, graph, out.shape[axis]), node.result)
@@ -83,7 +84,7 @@ class Pointwise(Rule):
     def _fixed(self, node: Node, graph: Graph, count: int) -> Mask:
         fixed: Any = None
         vanishing: Any = False
-        for position, operand in enumerate(node.operands):
+        for position, operand in enumerate(node.details):
             constant, numbers = self._constant(operand, graph)
             fixed = constant if fixed is None else fixed & constant
             if node.op == "mul" or (node.op == "div" and position == 0):
@@ -118,24 +119,27 @@ class Pointwise(Rule):
             node.output.same_as = second
 
     def needs(self, node: Node) -> None:
-        for operand in node.operands:
-            if operand.dim is None or operand.value.labels is not None:
+        for operand in node.details:
+            if operand.dim is None or operand.value.channel_of_entry is not None:
                 read_all(operand.value)
             elif operand.value.axis is not None:
                 operand.value.need |= node.output.need
 
-    def couple(self, node: Node) -> bool:
+    def unify_widths(self, node: Node) -> bool:
         if node.rigid:
             return pin([node.output, *node.inputs])
-        operands = [o for o in node.operands if o.value.axis is not None]
+        operands = [o for o in node.details if o.value.axis is not None]
         changed = unite([node.output, *(o.value for o in operands if o.dim is not None)])
         return pin([o.value for o in operands if o.dim is None]) or changed
 
-    def slices(self, node: Node) -> dict[str, dict[int, Mask]]:
-        """Parameters that lie along the channels, and what of them stays."""
+    def slices(self, node: Node, graph: Graph) -> dict[str, TensorSlice]:
+        if every(node.output.keep):
+            return {}
         return {
-            operand.value.parameter: {operand.dim: node.output.keep}
-            for operand in node.operands
+            operand.value.parameter: TensorSlice(
+                dims={operand.dim: indices(node.output.keep)}, shape=list(operand.value.shape)
+            )
+            for operand in node.details
             if operand.value.parameter is not None and operand.dim is not None
         }
 
@@ -143,22 +147,28 @@ class Pointwise(Rule):
 class PRelu(Pointwise):
     """A slope for all channels, or one for each of them, which lie along dimension 1."""
 
+    modules = (nn.PReLU,)
+
     @staticmethod
     def operands(node: Node, axis: int) -> list[Operand]:
         value, slope = node.inputs
         return [Operand(value, axis), Operand(slope, 0 if slope.shape[0] > 1 else None)]
 
-    def facts(self, node: Node, graph: Graph) -> bool:
-        return node.inputs[0].axis == 1 and super().facts(node, graph)
+    def infer(self, node: Node, graph: Graph) -> bool:
+        return node.inputs[0].axis == 1 and super().infer(node, graph)
+
+    def true_attributes(self, module: nn.Module) -> dict[str, int]:
+        assert isinstance(module, nn.PReLU)
+        return {"num_parameters": module.weight.numel()}
 
 
 class Identity(Pointwise):
     """Gives its operand back: dropout in eval mode, contiguous, clone."""
 
-    def facts(self, node: Node, graph: Graph) -> bool:
+    def infer(self, node: Node, graph: Graph) -> bool:
         if node.op.endswith("dropout") and node.kwargs.get("training", False) is True:
             return False
-        if not super().facts(node, graph):
+        if not super().infer(node, graph):
             return False
         node.output.same_as = node.inputs[0]
         return True

@@ -4,22 +4,20 @@ import numpy as np
 from torch import Tensor
 
 from diffsparse.compaction.graph import Graph, Mask, Node, Value
-from diffsparse.compaction.rules.base import Rule, argument, unite
+from diffsparse.compaction.rules.base import EachChannel, Rule, argument
 
 
 def _any_nonzero(setting: object) -> bool:
     return any(setting) if isinstance(setting, tuple | list) else bool(setting)
 
 
-class Spatial(Rule):
+class Spatial(EachChannel):
     """Works on the last dimensions; one number everywhere stays one number everywhere."""
-
-    reason = "an operation across channels"
 
     def __init__(self, dims: int | None = None) -> None:
         self.dims = dims
 
-    def facts(self, node: Node, graph: Graph) -> bool:
+    def infer(self, node: Node, graph: Graph) -> bool:
         source, out = node.inputs[0], node.output
         if source.axis is None or not isinstance(node.result, Tensor) or len(node.inputs) != 1:
             return False
@@ -38,12 +36,6 @@ class Spatial(Rule):
     def fixed(self, node: Node, source: Value) -> Mask:
         """Channels of the output that are one number."""
         return source.fixed.copy()
-
-    def needs(self, node: Node) -> None:
-        node.inputs[0].need |= node.output.need
-
-    def couple(self, node: Node) -> bool:
-        return unite([node.inputs[0], node.output])
 
 
 class AveragePool(Spatial):
