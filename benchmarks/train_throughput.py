@@ -17,10 +17,8 @@ from diffsparse.methods import Gated, Method
 from diffsparse.models import create
 from diffsparse.training import Recipe, Watcher
 from diffsparse.training.classification import ClassificationObjective
-from diffsparse.training.context import Phase, RunContext
-from diffsparse.training.folder import RunFolder
-from diffsparse.training.interrupt import Interrupt
-from diffsparse.training.log import Log
+from diffsparse.training.context import Interrupt, Phase, RunContext
+from diffsparse.training.folder import Log, RunFolder
 from diffsparse.training.loop import Trainer
 from diffsparse.training.processes import Processes
 

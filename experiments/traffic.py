@@ -17,10 +17,9 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from diffsparse.cli.demo_traffic import traffic_recipe
-from diffsparse.cli.training_bar import TrainingBar
+from diffsparse.cli.demo import traffic_recipe
+from diffsparse.cli.train import TrainingBar
 from diffsparse.training import Recipe, train
-from diffsparse.training.config import Method
 
 RESULTS = Path(__file__).parent / "results"
 
@@ -46,7 +45,7 @@ SIZES = {
 }
 
 
-def recipe(data: str, root: Path | None, method: Method, strength: float, seed: int) -> Recipe:
+def recipe(data: str, root: Path | None, method: str, strength: float, seed: int) -> Recipe:
     """One run."""
     size = SIZES[data]
     made = traffic_recipe(method, size.epochs, strength, seed)

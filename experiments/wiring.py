@@ -26,7 +26,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from diffsparse.cli.training_bar import TrainingBar
+from diffsparse.cli.train import TrainingBar
 from diffsparse.models import create
 from diffsparse.training import Hardware, Optimisation, Recipe, Sparsifying, train
 from diffsparse.wiring import Edges, StageShape, WiringGraph, wiring_cost, wiring_graph

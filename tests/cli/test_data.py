@@ -2,8 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from diffsparse.cli.data import Data, run_data
 from diffsparse.cli.main import main
+from diffsparse.cli.tables import Data
 from diffsparse.data import DataSet, Part, open_data
 from tests.data.fakes import SMALL10, write_cifar, write_images
 
@@ -60,8 +60,8 @@ def test_a_part_without_classes_shows_no_counts(
 
     values: Part = Values()  # type: ignore[assignment]
     data = DataSet(name="values", train=values, test=values, input_shape=(3,), num_outputs=1)
-    monkeypatch.setattr("diffsparse.cli.data.open_data", lambda *_, **__: data)
-    run_data(Data(name="values"))
+    monkeypatch.setattr("diffsparse.cli.tables.open_data", lambda *_, **__: data)
+    Data(name="values").run()
     assert rows(capsys.readouterr().out)["train"] == ["7", "1", "3", "-", "-"]
 
 
@@ -72,7 +72,7 @@ def test_download_is_passed_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         asked[name] = wishes
         return open_data("digits")
 
-    monkeypatch.setattr("diffsparse.cli.data.open_data", noted)
+    monkeypatch.setattr("diffsparse.cli.tables.open_data", noted)
     main(["data", "cifar100", "--root", str(tmp_path), "--download"])
     assert asked == {"cifar100": {"root": tmp_path, "download": True}}
 

@@ -59,7 +59,7 @@ def test_prints_the_epochs_of_both_nets_and_the_table(finished: Finished) -> Non
     assert list(rows) == ["plain", "gated", "compact"]
     assert f"{finished.rows['gated']['accuracy']:.2%}" in rows["gated"]
     assert f"{finished.rows['compact']['cost']['params']:,}" in rows["compact"]
-    assert "both runs and demo.json are in" in finished.printed
+    assert "the runs and demo.json are in" in finished.printed
 
 
 def test_both_runs_are_kept(finished: Finished) -> None:
@@ -119,7 +119,7 @@ def test_ctrl_c_stops_quietly(
     def interrupted(*_: object, **__: object) -> None:
         raise error
 
-    monkeypatch.setattr("diffsparse.cli.demo_runs.train", interrupted)
+    monkeypatch.setattr("diffsparse.cli.demo.train", interrupted)
     with pytest.raises(SystemExit) as stopped:
         main(words)
     assert stopped.value.code == 130

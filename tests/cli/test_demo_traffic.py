@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from diffsparse.cli.demo_traffic import METHODS, traffic_recipe
+from diffsparse.cli.demo import METHODS, traffic_recipe
 from diffsparse.cli.main import main
 from diffsparse.traffic.data import Speeds, TrafficDataSet, traffic_data
 from diffsparse.training import Sparsifying
@@ -101,7 +101,7 @@ def test_runs_graphs_and_pictures_are_kept(finished: Finished) -> None:
     wanted = {"result.json", "graph.csv", "graph.svg", "graph.png", "roads.svg", "roads.png", "trained.safetensors"}
     for name in RUNS:
         assert {path.name for path in (finished.folder / name).iterdir()} >= wanted
-    assert f"the three runs and demo.json are in {finished.folder}" in finished.printed
+    assert f"the runs and demo.json are in {finished.folder}" in finished.printed
     main(["report", *(str(finished.folder / name) for name in RUNS)])
 
 

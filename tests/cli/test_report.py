@@ -6,7 +6,7 @@ import pytest
 from rich.console import Console
 
 from diffsparse.cli.main import main
-from diffsparse.cli.table import results_table
+from diffsparse.cli.tables import results_table
 
 
 def result(method: str = "ds", accuracy: float | None = 0.987, **figures: float) -> dict[str, Any]:

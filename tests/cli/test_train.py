@@ -6,9 +6,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from diffsparse.cli.main import COMMANDS, main
-from diffsparse.cli.train import Train, train_defaults
-from diffsparse.cli.training_bar import TrainingBar, epoch_note
+from diffsparse.cli.main import main
+from diffsparse.cli.train import Train, TrainingBar, epoch_note, train_defaults
 from diffsparse.training import Recipe, StoppedError, read_recipe
 from tests.training.conftest import data as data
 from tests.training.examples import NET, STEPS, Signals, outcome
@@ -54,7 +53,7 @@ class TestRuns:
         with monkeypatch.context() as patch:
             stop = Signals(STEPS + 2)
             stop.phase_began("train", epochs=2, steps=STEPS, done=0)
-            patch.setattr("diffsparse.cli.training_bar.TrainingBar.step_done", lambda _bar: stop.step_done())
+            patch.setattr("diffsparse.cli.train.TrainingBar.step_done", lambda _bar: stop.step_done())
             with pytest.raises(SystemExit) as stopped:
                 main([*SMALL, "--output", folder])
         assert stopped.value.code == 143
@@ -136,7 +135,7 @@ def test_words_that_no_flag_knows_exit_with_two(word: str, capsys: pytest.Captur
 
 def test_flags_win_over_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Train] = []
-    monkeypatch.setitem(COMMANDS, "train", (Train, asked.append))
+    monkeypatch.setattr(Train, "run", lambda command: asked.append(command))
     path = tmp_path / "settings.toml"
     path.write_text("epochs = 7\nbatch_size = 32\n[sparsifying]\nstrength = 0.5\nrgf = 0.1\n")
     main(["train", "--config", str(path), "--epochs", "9", "--strength", "0.25", "--rgf", "None"])

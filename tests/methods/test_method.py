@@ -5,7 +5,7 @@ from torch import nn
 import diffsparse as ds
 from diffsparse.gating.zeros import Count
 from diffsparse.methods import Method
-from diffsparse.methods.scales import batch_norm_scales, batch_norms, channels, check_targets, require_scales
+from diffsparse.methods.method import batch_norms, channels, check_targets, require_scales
 from tests.methods.tiny import EXAMPLE, net
 from tests.training.examples import Net
 
@@ -35,7 +35,7 @@ def test_only_ordinary_batch_norms_with_scales_count() -> None:
     shared = nn.BatchNorm1d(3)
     model = nn.Sequential(sparse, nn.BatchNorm1d(4, affine=False), shared, nn.LayerNorm(2), shared)
     assert batch_norms(model) == [shared]
-    assert [scale is shared.weight for scale in batch_norm_scales(model)] == [True]
+    assert [scale is shared.weight for scale in require_scales("slimming", model)] == [True]
     assert channels(model) == 3
     with pytest.raises(ds.SparsityError, match="slimming acts on scales of batch norms, and Linear has none"):
         require_scales("slimming", nn.Linear(2, 2))

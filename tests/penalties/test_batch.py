@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from diffsparse import SignedGate, SimplexGate
-from diffsparse.penalties.batch import GateBatch, batch_gates
+from diffsparse.penalties.penalty import GateBatch, batch_gates
 
 
 def random_gates(sizes, seed=0, rgf=None):

@@ -16,10 +16,8 @@ from diffsparse.data.transform import Normalisation
 from diffsparse.methods import Method
 from diffsparse.training import Recipe, StoppedError, Watcher, train
 from diffsparse.training.classification import ClassificationObjective
-from diffsparse.training.context import Phase, RunContext
-from diffsparse.training.folder import RunFolder
-from diffsparse.training.interrupt import Interrupt
-from diffsparse.training.log import Log
+from diffsparse.training.context import Interrupt, Phase, RunContext
+from diffsparse.training.folder import Log, RunFolder
 from diffsparse.training.loop import Trainer
 from diffsparse.training.processes import Processes
 from diffsparse.training.snapshot import Snapshot

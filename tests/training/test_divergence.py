@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from diffsparse import SparsityError
 from diffsparse.methods import Method
 from diffsparse.training import DivergenceError, Optimisation
-from diffsparse.training.divergence import find_divergence, non_finite_parameter
+from diffsparse.training.evaluate import find_divergence, non_finite_parameter
 from diffsparse.training.snapshot import Snapshot
 from tests.training.examples import STEPS, Net, Smooth, recipe, trainer
 

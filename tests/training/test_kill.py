@@ -12,8 +12,7 @@ from typing import Any
 
 import pytest
 
-from diffsparse.training.folder import RunFolder
-from diffsparse.training.log import Log
+from diffsparse.training.folder import Log, RunFolder
 from diffsparse.training.snapshot import Snapshot
 from tests.training.children import command, finished, started, wait_for
 from tests.training.examples import NET, outcome

@@ -22,9 +22,9 @@ from diffsparse.penalties import Regulariser
 from diffsparse.training import Hardware, Optimisation, Recipe, Sparsifying
 from diffsparse.training.classification import ClassificationObjective
 from diffsparse.training.context import Phase
-from diffsparse.training.learning_rate import LearningRate
-from diffsparse.training.log import Log
+from diffsparse.training.folder import Log
 from diffsparse.training.loop import Trainer, step_seed
+from diffsparse.training.optimizer import LearningRate
 from tests.training.examples import STEPS, Net, Smooth, recipe, run_context, small_data, trainer
 
 

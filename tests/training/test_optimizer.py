@@ -1,10 +1,13 @@
+import copy
+import math
+
 import pytest
 import torch
 from torch import nn
 
 from diffsparse import SparsityError, sparsify
 from diffsparse.training import Optimisation
-from diffsparse.training.optimizer import make_optimizer
+from diffsparse.training.optimizer import LearningRate, MovingAverage, make_optimizer
 from tests.training.examples import Net
 
 
@@ -31,3 +34,122 @@ def test_no_momentum_means_no_nesterov() -> None:
 def test_a_model_without_parameters_is_refused() -> None:
     with pytest.raises(SparsityError, match="Flatten has no parameters to train"):
         make_optimizer(nn.Flatten(), Optimisation())
+
+
+EPOCHS, STEPS = 8, 5
+
+
+def rates(**settings: object) -> list[float]:
+    rate = LearningRate(settings=Optimisation(learning_rate=0.2, **settings), epochs=EPOCHS, steps=STEPS)
+    return [rate.at(step) for step in range(EPOCHS * STEPS)]
+
+
+def stepped(make: object, *, by_epoch: bool) -> list[float]:
+    """What a scheduler of PyTorch gives, one value a step of the run."""
+    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.2)
+    scheduler = make(optimizer)
+    found = []
+    for step in range(EPOCHS * STEPS):
+        found.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        if not by_epoch or (step + 1) % STEPS == 0:
+            scheduler.step()
+    return found
+
+
+def test_cosine_falls_with_every_step() -> None:
+    expected = stepped(
+        lambda optimizer: torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, EPOCHS * STEPS), by_epoch=False
+    )
+    assert rates() == pytest.approx(expected, rel=1e-6)
+    assert len(set(rates())) == EPOCHS * STEPS
+
+
+def test_steps_fall_at_their_shares_of_the_epochs() -> None:
+    # a half and three quarters of eight epochs
+    expected = stepped(lambda optimizer: torch.optim.lr_scheduler.MultiStepLR(optimizer, [4, 6], 0.3), by_epoch=True)
+    assert rates(schedule="steps", factor=0.3) == pytest.approx(expected, rel=1e-6)
+
+
+def test_milestones_need_no_order_and_may_be_none() -> None:
+    assert rates(schedule="steps", milestones=(0.75, 0.25)) == rates(schedule="steps", milestones=(0.25, 0.75))
+    assert rates(schedule="steps", milestones=()) == [0.2] * (EPOCHS * STEPS)
+
+
+def test_constant() -> None:
+    assert rates(schedule="constant") == [0.2] * (EPOCHS * STEPS)
+
+
+def test_warm_up_is_a_line_to_the_peak_and_the_cosine_has_the_rest() -> None:
+    found = rates(warmup_epochs=1.6)
+    warm = 8
+    assert found[:warm] == pytest.approx([0.2 * (step + 1) / warm for step in range(warm)])
+    left = EPOCHS * STEPS - warm
+    assert found[warm:] == pytest.approx([0.1 * (1 + math.cos(math.pi * step / left)) for step in range(left)])
+
+
+def test_warm_up_before_steps_does_not_move_the_milestones() -> None:
+    plain, warm = rates(schedule="steps"), rates(schedule="steps", warmup_epochs=1)
+    assert warm[5:] == plain[5:]
+    assert warm[0] == pytest.approx(0.04)
+
+
+def test_a_warm_up_longer_than_the_run_only_rises() -> None:
+    found = rates(warmup_epochs=2 * EPOCHS)
+    assert found == sorted(found)
+    assert found[-1] == pytest.approx(0.1)
+
+
+def test_depends_on_the_step_alone() -> None:
+    rate = LearningRate(settings=Optimisation(warmup_epochs=1), epochs=EPOCHS, steps=STEPS)
+    before = rate.at(17)
+    assert [rate.at(step) for step in (39, 0, 3)] == [rate.at(39), rate.at(0), rate.at(3)]
+    assert rate.at(17) == before
+
+
+def changed(model: nn.Module, step: int) -> None:
+    generator = torch.Generator().manual_seed(step)
+    with torch.no_grad():
+        for tensor in model.state_dict().values():
+            if tensor.is_floating_point():
+                tensor.copy_(torch.rand(tensor.shape, generator=generator))
+            else:
+                tensor.fill_(step)
+
+
+def test_follows_the_slow_formula() -> None:
+    model = sparsify(Net(), start=0.5)
+    average = MovingAverage(model, decay=0.3)
+    expected = {name: tensor.double() for name, tensor in copy.deepcopy(model.state_dict()).items()}
+    for step in range(6):
+        changed(model, step)
+        average.update(model)
+        # 1/10, 2/11, 3/12, and from the fourth on the decay itself
+        decay = [1 / 10, 2 / 11, 3 / 12, 0.3, 0.3, 0.3][step]
+        for name, tensor in model.state_dict().items():
+            if tensor.is_floating_point():
+                expected[name] = decay * expected[name] + (1 - decay) * tensor.double()
+    for name, tensor in average.model.state_dict().items():
+        if tensor.is_floating_point():
+            assert torch.allclose(tensor.double(), expected[name], atol=1e-6), name
+        else:
+            assert tensor == 5
+    assert "bn1.gate.alpha" in expected
+
+
+def test_is_a_network_of_its_own_that_can_go_on_training() -> None:
+    model = Net()
+    model.head.bias.requires_grad_(False)
+    average = MovingAverage(model, decay=0.9)
+    before = copy.deepcopy(model.state_dict())
+    changed(average.model, 0)
+    assert all(torch.equal(value, model.state_dict()[name]) for name, value in before.items())
+    assert average.model.head.weight.requires_grad
+    assert not average.model.head.bias.requires_grad
+    average.update(model)
+    assert all(parameter.grad is None for parameter in average.model.parameters())
+
+
+def test_a_model_of_another_shape_is_refused() -> None:
+    with pytest.raises(RuntimeError):
+        MovingAverage(Net(), 0.9).update(Net(width=3))

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import platform
 import signal
 from pathlib import Path
 from typing import Any
@@ -10,11 +11,12 @@ import pytest
 import torch
 from torch import nn
 
+import diffsparse
 from diffsparse import SparsityError, sparsify
 from diffsparse.methods import Gated, Method
 from diffsparse.training import Hardware, Optimisation, Recipe, StoppedError
-from diffsparse.training.log import Log
-from diffsparse.training.processes import Processes, joined
+from diffsparse.training.folder import Log
+from diffsparse.training.processes import Processes, environment, joined
 from tests.training.children import command, together
 from tests.training.examples import NET, Net, Smooth, recipe, run_context, small_data, trainer
 
@@ -186,3 +188,12 @@ def test_inputs_are_placed(tmp_path: Path) -> None:
     images, _ = next(small_data().train.in_order(4))
     assert its_setting.placed(images.expand(4, 3, 6, 6)).is_contiguous(memory_format=torch.channels_last)
     assert its_setting.placed(torch.zeros(4, 7)).shape == (4, 7)
+
+
+def test_names_versions_and_the_machine_in_plain_data() -> None:
+    found = environment()
+    assert json.loads(json.dumps(found)) == found
+    assert found["diffsparse"] == diffsparse.__version__
+    assert found["torch"] == torch.__version__
+    assert found["python"] == platform.python_version()
+    assert found["threads"] == torch.get_num_threads()

@@ -10,8 +10,7 @@ import pytest
 
 from diffsparse.errors import SparsityWarning
 from diffsparse.training import Distillation, Hardware, Optimisation, Recipe, Sparsifying, StoppedError, train
-from diffsparse.training.folder import RunFolder
-from diffsparse.training.log import Log
+from diffsparse.training.folder import Log, RunFolder
 from tests.training.examples import STEPS, Signals, outcome, recipe, run_stopped
 
 pytestmark = pytest.mark.usefixtures("data")

@@ -28,8 +28,7 @@ from diffsparse.training import (
     train,
 )
 from diffsparse.training.classification import ClassificationObjective
-from diffsparse.training.folder import RunFolder
-from diffsparse.training.log import Log
+from diffsparse.training.folder import Log, RunFolder
 from tests.training.examples import CLASSES, RUN_MODULE, STEPS, Net, Signals, outcome, recipe, small_data
 
 pytestmark = pytest.mark.usefixtures("data")

@@ -6,8 +6,7 @@ from torch import nn
 
 from diffsparse.checkpoint import CheckpointError, save
 from diffsparse.training import Optimisation
-from diffsparse.training.average import MovingAverage
-from diffsparse.training.optimizer import make_optimizer
+from diffsparse.training.optimizer import MovingAverage, make_optimizer
 from diffsparse.training.snapshot import Progress, Snapshot, Trained, write_snapshot
 from tests.training.examples import Net, small_data
 

@@ -6,7 +6,7 @@ import pytest
 from torch import Tensor, nn
 
 from diffsparse.training import Optimisation, Recipe, Sparsifying, train
-from diffsparse.training.log import Log
+from diffsparse.training.folder import Log
 
 
 def test_zeros_of_proximal_steps_stay_when_lambda_ends(tmp_path: Path) -> None:

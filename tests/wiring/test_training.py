@@ -9,15 +9,15 @@ import pytest
 import torch
 
 import diffsparse as ds
-from diffsparse.cli.table import results_table
-from diffsparse.cli.training_bar import epoch_note
+from diffsparse.cli.tables import results_table
+from diffsparse.cli.train import epoch_note
 from diffsparse.data import open_data
 from diffsparse.methods import Method, choose_method
 from diffsparse.models import create
 from diffsparse.training import Distillation, Hardware, Recipe, Sparsifying, Watcher, train
 from diffsparse.training.classification import ClassificationObjective
 from diffsparse.training.evaluate import evaluate
-from diffsparse.training.log import Log
+from diffsparse.training.folder import Log
 from diffsparse.wiring import WiredStage
 from diffsparse.wiring.methods import Wired, WiredGates, WiredLargest, WiredProximal, WiredRandom
 from diffsparse.wiring.report import learned_wiring, wiring_figures

@@ -1,32 +1,28 @@
 """The command `diffsparse`."""
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Annotated, Any, Union
 
 import tyro
 from rich.console import Console
 
 import diffsparse
-from diffsparse.cli.compact import Compact, run_compact
-from diffsparse.cli.data import Data, run_data
-from diffsparse.cli.demo import Demo, run_demo
-from diffsparse.cli.demo_traffic import TrafficDemo, run_traffic_demo
-from diffsparse.cli.export import Export, run_export
-from diffsparse.cli.measure import Measure, run_measure
-from diffsparse.cli.report import Report, run_report
-from diffsparse.cli.train import Train, run_train, train_defaults
+from diffsparse.cli.demo import Demo, TrafficDemo
+from diffsparse.cli.model_commands import Compact, Export, Measure
+from diffsparse.cli.tables import Data, Report
+from diffsparse.cli.train import Train, train_defaults
 from diffsparse.errors import SparsityError
 
-COMMANDS: dict[str, tuple[type, Callable[[Any], None]]] = {
-    "demo": (Demo, run_demo),
-    "demo traffic": (TrafficDemo, run_traffic_demo),
-    "train": (Train, run_train),
-    "report": (Report, run_report),
-    "data": (Data, run_data),
-    "compact": (Compact, run_compact),
-    "measure": (Measure, run_measure),
-    "export": (Export, run_export),
+COMMANDS: dict[str, type] = {
+    "demo": Demo,
+    "demo traffic": TrafficDemo,
+    "train": Train,
+    "report": Report,
+    "data": Data,
+    "compact": Compact,
+    "measure": Measure,
+    "export": Export,
 }
 
 
@@ -40,10 +36,8 @@ def main(args: Sequence[str] | None = None) -> None:
         given[:2] = [" ".join(given[:2])]
     errors = Console(stderr=True)
     try:
-        kinds = _configuration(given)
-        chosen = tyro.cli(kinds, prog="diffsparse", description="Smaller networks while they train.", args=given)
-        run = next(run for kind, run in COMMANDS.values() if type(chosen) is kind)
-        run(chosen)
+        description = "Smaller networks while they train."
+        tyro.cli(_configuration(given), prog="diffsparse", description=description, args=given).run()
     except SparsityError as error:
         errors.print(f"diffsparse: {error}", style="red", markup=False, soft_wrap=True)
         sys.exit(2)
@@ -53,16 +47,9 @@ def main(args: Sequence[str] | None = None) -> None:
 
 
 def _configuration(args: Sequence[str]) -> Any:
-    defaults = {"train": train_defaults(args)} if args[:1] == ["train"] else {}
-    kinds = tuple(
-        Annotated[
-            kind,
-            tyro.conf.subcommand(
-                name=name,
-                description=(kind.__doc__ or "").splitlines()[0],
-                default=defaults.get(name, tyro.MISSING_NONPROP),
-            ),
-        ]
-        for name, (kind, _) in COMMANDS.items()
-    )
-    return Union[kinds]  # noqa: UP007
+    kinds = []
+    for name, kind in COMMANDS.items():
+        default = train_defaults(args) if [name] == args[:1] == ["train"] else tyro.MISSING_NONPROP
+        summary = (kind.__doc__ or "").splitlines()[0]
+        kinds.append(Annotated[kind, tyro.conf.subcommand(name=name, description=summary, default=default)])
+    return Union[tuple(kinds)]  # noqa: UP007

@@ -1,23 +1,25 @@
-"""`diffsparse train`: from a configuration to a compact network."""
+"""`diffsparse train`: from a configuration to a compact network; progress as a bar, or as one line per epoch."""
 
+import argparse
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, Self
 
 import tyro
 from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
-from diffsparse.cli.table import results_table, wide_console
-from diffsparse.cli.training_bar import TrainingBar
-from diffsparse.training import Recipe, StoppedError, read_recipe, train
+from diffsparse.cli.tables import results_table, wide_console
+from diffsparse.training import Recipe, StoppedError, Watcher, read_recipe, train
 from diffsparse.training.processes import own_rank
 
 
 @dataclass(frozen=True, kw_only=True)
 class Train:
-    """Train a network, by gates or by a baseline, make it compact and save it."""
+    """Train a network with gates or by another method, make it compact and save it."""
 
     recipe: Annotated[Recipe, tyro.conf.OmitArgPrefixes] = field(default_factory=Recipe)
     """The run."""
@@ -38,39 +40,91 @@ class Train:
         name = f"{model}-{recipe.data}-{recipe.sparsifying.method}-{recipe.seed}"
         return Path("runs", name) if self.output is None else self.output
 
+    def run(self) -> None:
+        """Train and print the table."""
+        console, folder = wide_console(), self.folder
+        with TrainingBar(console) as bar:
+            try:
+                result = train(self.recipe, folder, resume=self.resume, tensorboard=self.tensorboard, watcher=bar)
+            except StoppedError as stopped:
+                words = f"stopped by {stopped.signal.name}; the same command with --resume goes on from '{folder}'"
+                Console(stderr=True).print(f"diffsparse: {words}", markup=False, highlight=False, soft_wrap=True)
+                # as a shell reports a program that a signal ended
+                sys.exit(128 + stopped.signal)
+        # of several processes only the first prints
+        if own_rank() == 0:
+            console.print(results_table({folder.name: result}))
+            console.print(f"files in {folder}", markup=False, soft_wrap=True)
+
 
 def train_defaults(args: Sequence[str]) -> Train:
-    """What flags are put on top of: the file that --config names, or that of the run to resume."""
-    config = _argument(args, "--config")
-    output = _argument(args, "--output")
-    if config is None and output is not None and "--resume" in args and (Path(output) / "config.toml").exists():
-        config = str(Path(output) / "config.toml")
-    return Train() if config is None else Train(recipe=read_recipe(config))
+    """The settings that flags change: those of the file that --config names, or of the run to resume."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--config", nargs="?")
+    parser.add_argument("--output", nargs="?", type=Path)
+    parser.add_argument("--resume", action="store_true")
+    given, _ = parser.parse_known_args(args)
+    if given.config is None and given.output and given.resume and (given.output / "config.toml").exists():
+        given.config = given.output / "config.toml"
+    return Train() if given.config is None else Train(recipe=read_recipe(given.config))
 
 
-def _argument(args: Sequence[str], flag: str) -> str | None:
-    for position, word in enumerate(args):
-        if word == flag and position + 1 < len(args):
-            return args[position + 1]
-        if word.startswith(f"{flag}="):
-            return word.partition("=")[2]
-    return None
+class TrainingBar(Watcher):
+    """Shows steps and epochs on `console`; a phase called "train" goes by the `title`, if one is set."""
+
+    def __init__(self, console: Console) -> None:
+        self.console, self.title = console, ""
+        self.bar = Progress(
+            TextColumn("{task.description:<8}"),
+            BarColumn(bar_width=20),
+            TextColumn("epoch {task.fields[epoch]}/{task.fields[epochs]}"),
+            TextColumn("{task.fields[note]}"),
+            TimeRemainingColumn(),
+            console=console,
+            disable=not console.is_terminal,
+        )
+        self.task = TaskID(0)
+
+    def phase_began(self, name: str, *, epochs: int, steps: int, done: int) -> None:
+        name = self.title if self.title and name == "train" else name
+        self.name, self.epochs, self.left = name, epochs, epochs - done // steps
+        self.began = time.perf_counter()
+        fields: dict[str, Any] = {"epoch": done // steps, "epochs": epochs, "note": ""}
+        self.task = self.bar.add_task(name, total=epochs * steps, completed=done, **fields)
+
+    def step_done(self) -> None:
+        self.bar.advance(self.task)
+
+    def epoch_done(self, record: dict[str, Any]) -> None:
+        note = epoch_note(record)
+        self.bar.update(self.task, epoch=record["epoch"], note=note)
+        if not self.console.is_terminal:
+            done = record["epoch"] - (self.epochs - self.left)
+            remaining = (time.perf_counter() - self.began) / done * (self.epochs - record["epoch"])
+            line = f"{self.name} epoch {record['epoch']}/{self.epochs}: {note}, {remaining:.0f} s left"
+            self.console.print(line, soft_wrap=True, highlight=False)
+
+    def say(self, text: str) -> None:
+        self.console.print(text, soft_wrap=True, highlight=False, markup=False)
+
+    def __enter__(self) -> Self:
+        self.bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.bar.stop()
 
 
-def run_train(config: Train) -> None:
-    """Train and print the table."""
-    console = wide_console()
-    with TrainingBar(console) as bar:
-        try:
-            result = train(
-                config.recipe, config.folder, resume=config.resume, tensorboard=config.tensorboard, watcher=bar
-            )
-        except StoppedError as stopped:
-            words = f"stopped by {stopped.signal.name}; the same command with --resume goes on from '{config.folder}'"
-            Console(stderr=True).print(f"diffsparse: {words}", markup=False, highlight=False, soft_wrap=True)
-            # as a shell reports a program that a signal ended
-            sys.exit(128 + stopped.signal)
-    # of several processes only the first has something to say
-    if own_rank() == 0:
-        console.print(results_table({config.folder.name: result}))
-        console.print(f"files in {config.folder}", markup=False, soft_wrap=True)
+def epoch_note(record: dict[str, Any]) -> str:
+    """Loss, headline figure, zeros and MACs of an epoch in a few words."""
+    parts = [f"loss {record['train_loss']:.3f}"]
+    if "test_accuracy" in record:
+        parts.append(f"test {record['test_accuracy']:.2%}")
+    elif "validation_mape" in record:
+        parts.append(f"validation error {record['validation_mape']:.2f}%")
+    parts.append(f"zeros {record['zeros']:.1%}")
+    if "edges" in record:
+        parts.append(f"{record['edges']:,} edges")
+    if record.get("macs") is not None:
+        parts.append(f"MACs {record['macs'] / 1e6:.2f}M")
+    return ", ".join(parts)

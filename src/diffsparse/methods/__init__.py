@@ -1,4 +1,4 @@
-"""Ways of making a network smaller: the package's own, and those it compares itself with."""
+"""Ways of making a network smaller: the method of this package, and those it is compared with."""
 
 from diffsparse.methods.gated import Gated
 from diffsparse.methods.method import Cut, Method, NetworkKind, choose_method, method_names, register_method

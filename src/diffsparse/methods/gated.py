@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 from torch import nn
 from torch.optim import Optimizer
 
-from diffsparse.errors import SparsityError
 from diffsparse.gates import named_gates
 from diffsparse.gating import sparsify
 from diffsparse.methods.method import STEERING, Method, register_method
@@ -15,23 +14,17 @@ from diffsparse.penalties import L1, Norm, Penalty, Regulariser
 
 @dataclass(frozen=True, kw_only=True)
 class Gated(Method):
-    """Gates with learned thresholds on every batch norm, or those that the model brings itself."""
+    """Gates with learned thresholds on every batch norm, or those that the model brings itself.
+
+    `Sparsifying` describes the fields, which are options of the same names.
+    """
 
     strength: float
-    """Lambda."""
     norm: Norm = field(default_factory=L1)
-    """The penalty's norm."""
     start: float = 0.5
-    """Where gates start."""
     rgf: float | None = None
-    """Rectified gradient flow."""
 
     options = STEERING | {"norm", "group_size", "start", "rgf", "target"}
-
-    @classmethod
-    def check(cls, settings: Sparsifying) -> None:
-        super().check(settings)
-        check_steering(settings)
 
     @classmethod
     def from_settings(cls, settings: Sparsifying) -> Method:
@@ -44,12 +37,6 @@ class Gated(Method):
 
     def regulariser(self, model: nn.Module, optimizer: Optimizer) -> Regulariser:
         return Penalty(model, self.norm, self.strength)
-
-
-def check_steering(settings: Sparsifying) -> None:
-    """Raise if there is a target and no lambda to steer towards it."""
-    if settings.target is not None and settings.strength == 0:
-        raise SparsityError("a target is reached by steering strength, which must be above 0, got 0")
 
 
 register_method("ds", Gated)

@@ -5,13 +5,13 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim import Optimizer
 
 from diffsparse.compaction import Compacted, compact, live_macs
-from diffsparse.errors import SparsityError
+from diffsparse.errors import SparsityError, require_number
 from diffsparse.gates import named_gates
 from diffsparse.gating import Count, sparsity
-from diffsparse.methods.scales import batch_norm_scales, channels
 from diffsparse.methods.settings import Sparsifying
 from diffsparse.penalties import FixedStrength, GradualStrength, Regulariser, SteeredStrength, StrengthController
 from diffsparse.penalties.strength import WithinEpochs
@@ -26,11 +26,10 @@ class Cut:
     """A network that was cut, to go on training with."""
 
     model: nn.Module
-    """The smaller network."""
     compacted: Compacted[nn.Module] | None
     """How it follows from the whole one, for saving; its model is `model`. None if another library cut."""
     removed: Count
-    """Batch-norm channels that went, of all before the cut."""
+    """Batch-norm channels that were removed, of all before the cut."""
 
 
 class Method:
@@ -48,29 +47,32 @@ class Method:
             if name not in cls.options:
                 takes = f"takes {', '.join(sorted(cls.options))}" if cls.options else "takes no such options"
                 raise SparsityError(f"{name}={value} has no meaning for method {settings.method}, which {takes}")
+        if "target_macs" in cls.options:
+            check_targets(settings.method, settings.target, settings.target_macs)
+        elif "strength" in cls.options and settings.target is not None and settings.strength == 0:
+            raise SparsityError("a target is reached by steering strength, which must be above 0, got 0")
 
     @classmethod
     def from_settings(cls, settings: Sparsifying) -> "Method":
-        """The method that checked options describe."""
-        return cls()
+        """The method that checked options describe; a dataclass takes for each field the option of its name."""
+        return cls(**{name: getattr(settings, name) for name in getattr(cls, "__dataclass_fields__", ())})
 
     def prepare(self, model: nn.Module) -> nn.Module:
         """The model to train, made from a fresh one."""
         return model
 
     def regulariser(self, model: nn.Module, optimizer: Optimizer) -> Regulariser | None:
-        """What acts on `model` during training, None if nothing does; a network that was cut trains without."""
+        """What makes zeros in `model` during training; None if nothing does. A network that was cut trains without."""
         return None
 
     def zeros(self, model: nn.Module) -> Count:
         """Channels that batch norms or gates have set to zero."""
         if any(True for _ in named_gates(model)):
             return sparsity(model).channels
-        scales = batch_norm_scales(model)
-        return Count(zero=sum(int((s == 0).sum()) for s in scales), total=channels(model))
+        return Count(zero=sum(int((norm.weight == 0).sum()) for norm in batch_norms(model)), total=channels(model))
 
     def figures(self, model: nn.Module) -> dict[str, Any]:
-        """What else is worth a place in the log after each epoch."""
+        """What else to log after each epoch."""
         return {}
 
     def live_macs(self, model: nn.Module, example: Tensor) -> int | None:
@@ -86,13 +88,12 @@ class Method:
         raise NotImplementedError
 
     def controller(self, settings: Sparsifying, epochs: int, *, keeps_zeros: bool = False) -> WithinEpochs:
-        """Lambda over the run; `keeps_zeros` as `Regulariser` says it."""
+        """Lambda over the run; `keeps_zeros` is that of the `Regulariser`."""
         base: StrengthController = FixedStrength(settings.strength)
         if settings.ramp_epochs:
             base = GradualStrength(0.0, settings.strength, settings.delay_epochs, settings.ramp_epochs)
         if settings.target is not None and not self.cuts:
-            begin = settings.delay_epochs
-            base = SteeredStrength(base, settings.target, begin=begin, epochs=epochs, keeps_zeros=keeps_zeros)
+            base = SteeredStrength(base, settings.target, settings.delay_epochs, epochs, keeps_zeros)
         end = epochs - settings.settle_epochs if settings.settle_epochs else None
         return WithinEpochs(base, settings.delay_epochs, end)
 
@@ -101,15 +102,11 @@ class Method:
         if self.cuts or "strength" not in self.options or settings.strength == 0:
             return ""
         if settings.target is not None and not self.controller(settings, 1).reached(zeros.fraction):
-            return (
-                f"{zeros.fraction:.1%} are zero, and the target was {settings.target:.1%}: train for more epochs or "
-                "change the strength"
-            )
+            found = f"{zeros.fraction:.1%} are zero, and the target was {settings.target:.1%}"
+            return f"{found}: train for more epochs or change the strength"
         if zeros.zero == 0:
-            return (
-                f"nothing has become zero: strength {settings.strength:g} is too small for a run of this length; "
-                "docs/strength.md says how to choose it"
-            )
+            weak = f"strength {settings.strength:g} is too small for a run of this length"
+            return f"nothing has become zero: {weak}; docs/strength.md says how to choose it"
         return ""
 
 
@@ -125,39 +122,34 @@ class NetworkKind:
 
 ORDINARY = NetworkKind("ordinary", lambda model: True)
 
-_METHODS: dict[NetworkKind, dict[str, type[Method]]] = {ORDINARY: {}}
+# by name, and for each name by the kind of network
+_METHODS: dict[str, dict[NetworkKind, type[Method]]] = {}
 
 
 def register_method(name: str, method: type[Method], kind: NetworkKind = ORDINARY) -> None:
     """Make `method` a choice of `diffsparse train --method` for networks of this kind."""
-    table = _METHODS.setdefault(kind, {})
-    if table.setdefault(name, method) is not method:
+    if _METHODS.setdefault(name, {}).setdefault(kind, method) is not method:
         raise SparsityError(f"there is already a method {name!r} for {kind.name} networks")
 
 
 def method_names(kind: NetworkKind | None = None) -> tuple[str, ...]:
     """The names of all methods, or of those for one kind of network."""
     load_features()
-    tables = _METHODS.values() if kind is None else [_METHODS[kind]]
-    return tuple(dict.fromkeys(name for table in tables for name in table))
+    return tuple(name for name, kinds in _METHODS.items() if kind is None or kind in kinds)
 
 
 def uses_strength(name: str) -> bool:
-    """Whether a method of this name has a lambda."""
-    load_features()
-    found = [table[name] for table in _METHODS.values() if name in table]
-    return not found or any("strength" in method.options for method in found)
+    """Whether a method of this name has a lambda, as far as is known."""
+    return name not in method_names() or any("strength" in method.options for method in _METHODS[name].values())
 
 
 def check_method(settings: Sparsifying) -> None:
     """Raise unless some kind of network has this method and the options suit it."""
-    load_features()
-    found = [table[settings.method] for table in _METHODS.values() if settings.method in table]
-    if not found:
+    if settings.method not in method_names():
         raise SparsityError(f"method must be one of {', '.join(method_names())}, got {settings.method!r}")
     settings.check()
     problems = []
-    for method in found:
+    for method in _METHODS[settings.method].values():
         try:
             return method.check(settings)
         except SparsityError as error:
@@ -176,17 +168,48 @@ def choose_method(settings: Sparsifying, model: nn.Module) -> Method:
         Proximal(strength=0.1, norm=GroupL21(size=4), target=None)
     """
     check_method(settings)
-    special = (kind for kind in _METHODS if kind is not ORDINARY and kind.matches(model))
-    kind = next(special, ORDINARY)
-    if settings.method not in _METHODS[kind]:
-        owners = " and ".join(owner.name for owner, table in _METHODS.items() if settings.method in table)
+    kinds = (kind for kinds in _METHODS.values() for kind in kinds if kind is not ORDINARY)
+    kind = next((kind for kind in kinds if kind.matches(model)), ORDINARY)
+    found = _METHODS[settings.method]
+    if kind not in found:
+        owners = " and ".join(owner.name for owner in found)
         raise SparsityError(
             f"method {settings.method} is for {owners} networks; {type(model).__name__} is {kind.name}: "
-            f"choose one of {', '.join(_METHODS[kind])}"
+            f"choose one of {', '.join(method_names(kind))}"
         )
-    method = _METHODS[kind][settings.method]
-    method.check(settings)
-    return method.from_settings(settings)
+    found[kind].check(settings)
+    return found[kind].from_settings(settings)
+
+
+def batch_norms(model: nn.Module) -> list[_BatchNorm]:
+    """All ordinary batch norms that have scales, in the order of the model."""
+    norms = (module for module in model.modules() if isinstance(module, _BatchNorm))
+    return [norm for norm in norms if isinstance(norm.weight, nn.Parameter)]
+
+
+def channels(model: nn.Module) -> int:
+    """Channels of all ordinary batch norms together."""
+    return sum(norm.weight.numel() for norm in batch_norms(model))
+
+
+def require_scales(method: str, model: nn.Module) -> list[nn.Parameter]:
+    """The scales of all ordinary batch norms; raises, naming the method, if there are none."""
+    scales = [norm.weight for norm in batch_norms(model)]
+    if not scales:
+        raise SparsityError(f"{method} acts on scales of batch norms, and {type(model).__name__} has none")
+    return scales
+
+
+def check_targets(method: str, target: float | None, target_macs: float | None) -> None:
+    """Raise, naming the method, unless exactly one of the two shares is given and makes sense."""
+    if (target is None) == (target_macs is None):
+        raise SparsityError(
+            f"{method} needs either a target or target_macs, to know how much to remove; "
+            f"got target={target}, target_macs={target_macs}"
+        )
+    for name, share in (("target", target), ("target_macs", target_macs)):
+        if share is not None:
+            require_number(name, share, above=0, high=1)
 
 
 register_method("plain", Method)

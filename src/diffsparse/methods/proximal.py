@@ -7,9 +7,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from diffsparse.errors import require_number
-from diffsparse.methods.gated import check_steering
-from diffsparse.methods.method import STEERING, Method, register_method
-from diffsparse.methods.scales import batch_norms, require_scales
+from diffsparse.methods.method import STEERING, Method, batch_norms, register_method, require_scales
 from diffsparse.methods.settings import Sparsifying
 from diffsparse.penalties import L1, NORMS, Norm, ProximalStep, Regulariser
 
@@ -18,11 +16,11 @@ from diffsparse.penalties import L1, NORMS, Norm, ProximalStep, Regulariser
 class Proximal(Method):
     """After each step of the optimiser, the operator of a norm shrinks the scales of each batch norm.
 
-    Scales become exactly zero. The shift of such a channel is set to zero with it, for as long as its scale is: alone
-    it would be a constant, which zero padding makes uneven at the border, so that the next convolution would need it.
+    Scales become exactly zero. While a scale is zero, so is the shift of its channel: alone it would be a constant,
+    which zero padding makes uneven at the border, so the next convolution would need it.
 
-    Groups of l2,1 are those of the gates' penalty: consecutive channels of a layer, the last group smaller where the
-    size does not divide the width. In l1,2 all channels of a layer compete.
+    Groups of l2,1 are consecutive channels of a layer, as for gates; the last one may be smaller. In l1,2 all channels
+    of a layer compete.
 
     Example:
         >>> net = nn.Sequential(nn.Linear(3, 8), nn.BatchNorm1d(8))
@@ -36,7 +34,6 @@ class Proximal(Method):
     """
 
     strength: float
-    """Lambda of the operator; it acts times the learning rate."""
     norm: Norm = field(default_factory=L1)
     """`L1()`, `GroupL21(...)` or `ExclusiveL12()`."""
     target: float | None = None
@@ -46,11 +43,6 @@ class Proximal(Method):
 
     def __post_init__(self) -> None:
         require_number("strength", self.strength, low=0)
-
-    @classmethod
-    def check(cls, settings: Sparsifying) -> None:
-        super().check(settings)
-        check_steering(settings)
 
     @classmethod
     def from_settings(cls, settings: Sparsifying) -> Method:

@@ -21,14 +21,12 @@ from diffsparse.methods.settings import Sparsifying
 class Scratch(Method):
     r"""Is it the weights that a sparse network inherits, or its architecture? This trains the architecture alone.
 
-    The plan in the file slices a fresh model; nothing that was learned comes along. Biases that compaction added start
-    at zero and are trained. Fills and constants, where a layer's output had become the same for every input, are no
-    parameters: they are zero and stay so.
+    The plan in the file slices a fresh model; nothing learned is kept. Biases that compaction added start at zero and
+    are trained. Fills and constants, where a layer's output was the same for every input, are zero and stay zero.
 
     A weight that lost inputs is multiplied by :math:`\sqrt{n_{before} / n_{after}}`, n being the inputs of one output.
     Each output then has the variance, and each filter on average the norm, that the model's own initialisation gave it
-    at full width, whichever rule that follows; for rules by the number of inputs it is just the rule at the new width.
-    Grouped convolutions whose groups have different sizes stay as they were sliced.
+    at full width, whatever its rule. Grouped convolutions with groups of different sizes stay as they were sliced.
     """
 
     like: Path
@@ -42,24 +40,13 @@ class Scratch(Method):
         if settings.like is None:
             raise SparsityError("method scratch needs like=FILE, the compact file whose architecture it trains")
 
-    @classmethod
-    def from_settings(cls, settings: Sparsifying) -> Method:
-        assert settings.like is not None
-        return cls(like=settings.like)
-
     def plan(self) -> Plan:
-        """The plan in the file.
-
-        Raises:
-            SparsityError: the file cannot be read, is not of a compact model, or of one folded for inference.
-        """
+        """The plan in the file; raises if that is not of a compact model, or of one folded for inference."""
         header = read_header(self.like)
         if header.plan is None:
             raise SparsityError(f"'{self.like}' holds a {header.kind} model; scratch needs the file of a compact one")
         if any(action.for_inference for action in header.plan.layers.values()):
-            raise SparsityError(
-                f"the batch norms of '{self.like}' are folded, for inference; scratch needs a file without folding"
-            )
+            raise SparsityError(f"the batch norms of '{self.like}' are folded, for inference; compact without folding")
         return header.plan
 
     def prepare(self, model: nn.Module) -> nn.Module:
@@ -73,9 +60,8 @@ class Scratch(Method):
 
     def compacted(self, model: nn.Module, fresh: nn.Module, example: Tensor) -> Compacted[nn.Module]:
         """The trained model as it is, with the plan that it was built by, so that it can be saved."""
-        return Compacted(
-            model=model, plan=self.plan(), max_difference=None, original=fresh, example=Example.of(example)
-        )
+        example_inputs = Example.of(example)
+        return Compacted(model=model, plan=self.plan(), max_difference=None, original=fresh, example=example_inputs)
 
 
 @torch.no_grad()
@@ -90,7 +76,7 @@ def _restore_variance(wide: nn.Module, small: nn.Module) -> None:
 
 
 def _inputs(layer: nn.Module) -> float:
-    """Numbers that one output of a layer is the sum of."""
+    """How many inputs one output of a layer sums."""
     assert isinstance(layer, _ConvNd | nn.Linear)
     return layer.weight.numel() / (layer.out_channels if isinstance(layer, _ConvNd) else layer.out_features)
 

@@ -45,9 +45,8 @@ class Sparsifying:
         """Raise if a value makes no sense, whatever the method."""
         require_number("strength", self.strength, low=0)
         require_whole("group_size", self.group_size, low=1)
-        require_number("delay_epochs", self.delay_epochs, low=0)
-        require_number("settle_epochs", self.settle_epochs, low=0)
-        require_number("ramp_epochs", self.ramp_epochs, low=0)
+        for name in ("delay_epochs", "settle_epochs", "ramp_epochs"):
+            require_number(name, getattr(self, name), low=0)
         require_number("start", self.start)
         for name, share in (("target", self.target), ("target_macs", self.target_macs)):
             if share is not None:
@@ -60,9 +59,9 @@ class Sparsifying:
 
     def given(self) -> dict[str, object]:
         """Options that differ from their defaults, without the method; a strength of 0 asks for nothing."""
-        changed = {entry.name: getattr(self, entry.name) for entry in fields(self) if entry.name != "method"}
+        changed = {option.name: getattr(self, option.name) for option in fields(self)}
         changed = {name: value for name, value in changed.items() if value != getattr(Sparsifying, name)}
-        return {name: value for name, value in changed.items() if name != "strength" or value != 0}
+        return {name: value for name, value in changed.items() if name != "method" and (name, value) != ("strength", 0)}
 
     def chosen_norm(self) -> Norm:
         """The norm of the penalty on gates."""

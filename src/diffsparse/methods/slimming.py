@@ -14,9 +14,16 @@ from diffsparse.compaction.materialise import check_model
 from diffsparse.errors import SparsityError, SparsityWarning, require_number
 from diffsparse.gating import Count
 from diffsparse.measuring import measure
-from diffsparse.methods.method import STEERING, Cut, Method, register_method
-from diffsparse.methods.scales import batch_norms, channels, check_targets, require_scales
-from diffsparse.methods.settings import Sparsifying
+from diffsparse.methods.method import (
+    STEERING,
+    Cut,
+    Method,
+    batch_norms,
+    channels,
+    check_targets,
+    register_method,
+    require_scales,
+)
 from diffsparse.penalties import Regulariser
 
 TOLERANCE = 0.005
@@ -27,8 +34,8 @@ TOLERANCE = 0.005
 class Slimming(Method):
     """Scales of batch norms are trained under an l1 penalty; then the smallest of the whole network are cut.
 
-    Scale and shift of a cut channel become zero on a copy, and `compact` removes what that makes superfluous, whole
-    layers and blocks too. Channels are ranked over all batch norms together, equal ones in the order of the model.
+    Scale and shift of a cut channel become zero on a copy, and `compact` removes what is then superfluous, whole layers
+    and blocks too. Channels are ranked over all batch norms together; ties keep the order of the model.
 
     Example:
         >>> net = nn.Sequential(nn.Linear(3, 8), nn.BatchNorm1d(8), nn.Linear(8, 2))
@@ -41,13 +48,11 @@ class Slimming(Method):
     """
 
     strength: float
-    """Lambda of the penalty on |scale|."""
     target: float | None = None
     """Share of all channels to cut."""
     target_macs: float | None = None
     """Or the share of MACs to keep: the smallest cut that keeps no more, to within `TOLERANCE` or one channel."""
     start: float = 0.5
-    """Where scales start."""
 
     cuts = True
     options = STEERING | {"target", "target_macs", "start", "retrain_epochs"}
@@ -56,16 +61,6 @@ class Slimming(Method):
         require_number("strength", self.strength, low=0)
         require_number("start", self.start)
         check_targets("slimming", self.target, self.target_macs)
-
-    @classmethod
-    def check(cls, settings: Sparsifying) -> None:
-        super().check(settings)
-        check_targets(settings.method, settings.target, settings.target_macs)
-
-    @classmethod
-    def from_settings(cls, settings: Sparsifying) -> Method:
-        targets = {"target": settings.target, "target_macs": settings.target_macs}
-        return cls(strength=settings.strength, start=settings.start, **targets)
 
     def prepare(self, model: nn.Module) -> nn.Module:
         for scale in require_scales("slimming", model):
@@ -76,20 +71,16 @@ class Slimming(Method):
         return ScalePenalty(require_scales("slimming", model), self.strength)
 
     def cut(self, model: nn.Module, example: Tensor) -> Cut:
-        """The compact network without the channels of smallest scale.
-
-        Raises:
-            SparsityError: so much is asked for that the output would no longer depend on the input.
-        """
+        """The compact network without the channels of smallest scale; raises if it would ignore its input."""
         model = check_model(model)
         if not all(bool(scale.isfinite().all()) for scale in require_scales("slimming", model)):
             raise SparsityError(f"a batch norm of {type(model).__name__} has a scale that is not finite: it diverged")
-        if self.target is None:
-            assert self.target_macs is not None
+        if self.target_macs is not None:
             return _cut_to_macs(model, example, self.target_macs)
-        count, total = round(self.target * channels(model)), channels(model)
-        small = _compact_without(model, example, count)
-        if small is None:
+        assert self.target is not None
+        total = channels(model)
+        count = round(self.target * total)
+        if (small := _compact_without(model, example, count)) is None:
             raise SparsityError(
                 f"without the {count} of {total} channels that target={self.target:g} removes, the output of "
                 f"{type(model).__name__} no longer depends on its input; ask for a smaller target"
@@ -118,10 +109,9 @@ def without_smallest(model: nn.Module, count: int) -> nn.Module:
     gone = torch.zeros(len(sizes), dtype=torch.bool)
     gone[sizes.argsort(stable=True)[:count]] = True
     for norm, dead in zip(norms, torch.split_with_sizes(gone, [norm.weight.numel() for norm in norms]), strict=True):
-        dead = dead.to(norm.weight.device)
-        norm.weight[dead] = 0
-        if isinstance(norm.bias, nn.Parameter):
-            norm.bias[dead] = 0
+        for parameter in (norm.weight, norm.bias):
+            if isinstance(parameter, nn.Parameter):
+                parameter[dead.to(parameter.device)] = 0
     return masked
 
 
@@ -137,9 +127,8 @@ def _cut_to_macs(model: nn.Module, example: Tensor, share: float) -> Cut:
     """Bisection over the number of channels: cuts are nested, so that MACs fall with it."""
     whole, total = measure(model, example, latency=False).macs, channels(model)
     best: Cut | None = None
-    least = 1.0
     # one more than all stands for what cannot be reached
-    too_few, enough = -1, total + 1
+    least, too_few, enough = 1.0, -1, total + 1
     while enough - too_few > 1:
         count = (too_few + enough) // 2
         small = _compact_without(model, example, count)

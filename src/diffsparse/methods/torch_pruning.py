@@ -3,6 +3,8 @@
 import copy
 import importlib
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
@@ -15,14 +17,12 @@ from diffsparse.compaction.materialise import check_model
 from diffsparse.errors import SparsityError
 from diffsparse.gating import Count
 from diffsparse.measuring import measure
-from diffsparse.methods.method import Cut, Method, register_method
-from diffsparse.methods.scales import channels, check_targets
-from diffsparse.methods.settings import Sparsifying
+from diffsparse.methods.method import Cut, Method, channels, check_targets, register_method
 from diffsparse.module_tree import copy_training_flags
 from diffsparse.undisturbed import undisturbed
 
 STEP = 1 / 400
-"""Share of the channels that go at once, before magnitudes are ranked again."""
+"""Share of the channels that are removed at once, before magnitudes are ranked again."""
 SLACK = 0.01
 """How far below `target` the share of removed channels may end."""
 
@@ -31,29 +31,20 @@ SLACK = 0.01
 class TorchPruning(Method):
     """Torch-Pruning's MagnitudePruner: l2 norms of coupled channels, ranked over the whole network.
 
-    It goes in many small steps rather than in one, because in one step it leaves a layer whole all of whose channels
-    rank low; it never removes the last channel of a layer. The outputs of the last layer stay. Needs the `bench` extra.
+    It prunes in many small steps: in one step it would leave a layer whole if all its channels rank low. It never
+    removes the last channel of a layer, nor outputs of the last layer. Needs the `bench` extra.
     """
 
     target: float | None = None
     """Share of channels to remove, coupled ones counted once, as the library counts."""
     target_macs: float | None = None
-    """Or the share of MACs to keep: it stops at the first step that keeps no more, `STEP` of the channels being one."""
+    """Or the share of MACs to keep: it stops after the first step that keeps no more than this."""
 
     cuts = True
     options = frozenset({"target", "target_macs", "retrain_epochs"})
 
     def __post_init__(self) -> None:
         check_targets("torch-pruning", self.target, self.target_macs)
-
-    @classmethod
-    def check(cls, settings: Sparsifying) -> None:
-        super().check(settings)
-        check_targets(settings.method, settings.target, settings.target_macs)
-
-    @classmethod
-    def from_settings(cls, settings: Sparsifying) -> Method:
-        return cls(target=settings.target, target_macs=settings.target_macs)
 
     def prepare(self, model: nn.Module) -> nn.Module:
         """The model as it is; raises before any training if the library is missing."""
@@ -63,46 +54,38 @@ class TorchPruning(Method):
     def cut(self, model: nn.Module, example: Tensor) -> Cut:
         """The network as the library cuts it; there is no plan, so it cannot be loaded into a fresh instance.
 
-        Raises:
-            SparsityError: the library failed, fell short of what was asked for, or left a network that does not run.
+        Raises SparsityError if the library fails, falls short of the target, or leaves a network that does not run.
         """
-        library = _library()
         model = check_model(model)
-        small = copy.deepcopy(model)
-        try:
-            with torch.enable_grad():
-                pruner = _pruner(library, small, example, 1.0 if self.target is None else self.target)
-                self._prune(pruner, model, example)
-        except SparsityError:
-            raise
-        except Exception as error:
-            # a library's inside may raise anything
-            raise SparsityError(
-                f"torch-pruning failed on {type(model).__name__}: {type(error).__name__}: {error}"
-            ) from error
-        _check_runs(model, small, example)
+        name, small = type(model).__name__, copy.deepcopy(model)
+        with torch.enable_grad(), _explained(f"failed on {name}"):
+            self._prune(_pruner(small, example, 1.0 if self.target is None else self.target), model, example)
+        with undisturbed(model, small, device=example.device):
+            expected = model(example).shape
+            with _explained(f"left a {name} that does not run"):
+                got = small(example).shape
+        if got != expected:
+            raise SparsityError(f"torch-pruning changed the output of {name} from shape {(*expected,)} to {(*got,)}")
         copy_training_flags(model, small)
         before, after = channels(model), channels(small)
         return Cut(model=small, compacted=None, removed=Count(zero=before - after, total=before))
 
     def _prune(self, pruner: Any, model: nn.Module, example: Tensor) -> None:
-        whole, before = measure(model, example, latency=False).macs, _width(pruner)
+        name, before = type(model).__name__, _width(pruner)
+        whole = macs = _macs(model, example)
         for _ in range(pruner.iterative_steps):
-            went = [group.prune() for group in pruner.step(interactive=True)]
-            if went and self.target_macs is not None and _macs(pruner.model, example) <= self.target_macs * whole:
-                return
+            if [group.prune() for group in pruner.step(interactive=True)] and self.target_macs is not None:
+                macs = _macs(pruner.model, example)
+                if macs <= self.target_macs * whole:
+                    return
         if self.target_macs is not None:
-            raise SparsityError(
-                f"torch-pruning stopped at {_macs(pruner.model, example) / whole:.1%} of the MACs of "
-                f"{type(model).__name__}, short of target_macs={self.target_macs:g}: it keeps a channel of every layer"
-            )
+            reached, asked = f"stopped at {macs / whole:.1%} of the MACs of {name}", f"target_macs={self.target_macs:g}"
+            raise SparsityError(f"torch-pruning {reached}, short of {asked}: it keeps a channel of every layer")
         assert self.target is not None
         removed = 1 - _width(pruner) / before
         if removed < self.target - max(SLACK, 2 / before):
-            raise SparsityError(
-                f"torch-pruning removed {removed:.1%} of the channels of {type(model).__name__}, short of "
-                f"target={self.target:g}: it keeps a channel of every layer"
-            )
+            reached, asked = f"removed {removed:.1%} of the channels of {name}", f"target={self.target:g}"
+            raise SparsityError(f"torch-pruning {reached}, short of {asked}: it keeps a channel of every layer")
 
 
 def _library() -> ModuleType:
@@ -114,7 +97,19 @@ def _library() -> ModuleType:
         ) from None
 
 
-def _pruner(library: ModuleType, model: nn.Module, example: Tensor, ratio: float) -> Any:
+@contextmanager
+def _explained(problem: str) -> Iterator[None]:
+    """Any error of the library, which may raise anything, becomes one of ours."""
+    try:
+        yield
+    except SparsityError:
+        raise
+    except Exception as error:
+        raise SparsityError(f"torch-pruning {problem}: {type(error).__name__}: {error}") from error
+
+
+def _pruner(model: nn.Module, example: Tensor, ratio: float) -> Any:
+    library = _library()
     return library.pruner.MagnitudePruner(
         model,
         example,
@@ -154,21 +149,6 @@ def _width(pruner: Any) -> int:
 
 def _macs(model: nn.Module, example: Tensor) -> int:
     return measure(model, example, latency=False).macs
-
-
-def _check_runs(model: nn.Module, small: nn.Module, example: Tensor) -> None:
-    with undisturbed(model, small, device=example.device):
-        expected = model(example).shape
-        try:
-            got = small(example).shape
-        except Exception as error:
-            raise SparsityError(
-                f"torch-pruning left a {type(model).__name__} that does not run: {type(error).__name__}: {error}"
-            ) from error
-    if got != expected:
-        raise SparsityError(
-            f"torch-pruning changed the output of {type(model).__name__} from shape {tuple(expected)} to {tuple(got)}"
-        )
 
 
 register_method("torch-pruning", TorchPruning)

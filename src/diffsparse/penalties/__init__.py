@@ -1,9 +1,8 @@
 """How gates are penalised: norms, the loss term, lambda over a run, and the proximal alternative."""
 
 from diffsparse.penalties.norms import L1, NORMS, ExclusiveL12, GroupL21, Lp, Norm, register_norm
-from diffsparse.penalties.penalty import Penalty
+from diffsparse.penalties.penalty import Penalty, Regulariser
 from diffsparse.penalties.proximal import ProximalStep
-from diffsparse.penalties.regulariser import Regulariser
 from diffsparse.penalties.strength import FixedStrength, GradualStrength, SteeredStrength, StrengthController
 
 __all__ = [

@@ -16,9 +16,9 @@ from diffsparse.registry import Registry
 class Norm(ABC):
     """R(a) of gate values of shape (..., n), summed over all rows; a scalar with finite gradients everywhere.
 
-    The derivative by an entry that is zero is zero. What moves a dropped entry is the threshold or the normalisation
-    that it shares with others. Subclass it for a norm of your own, and `register_norm` to choose it by name on the
-    command line.
+    The derivative with respect to a zero entry is zero: only the threshold or the normalisation that a dropped entry
+    shares with others moves it. Subclass it for a norm of your own; `register_norm` makes it a choice of the command
+    line.
     """
 
     @classmethod
@@ -31,7 +31,7 @@ class Norm(ABC):
         """R(a), a scalar."""
 
     def proximal(self, w: Tensor, step: float) -> Tensor:
-        """The proximal operator for weights of shape (..., n); raises where no closed form is known."""
+        """The proximal operator for weights of shape (..., n); raises if no closed form is known."""
         raise SparsityError(f"{self!r} has no closed-form proximal operator; use L1, GroupL21 or ExclusiveL12")
 
     def check_size(self, n: int, name: str) -> None:  # noqa: B027
@@ -106,8 +106,6 @@ class GroupL21(Norm):
         size: consecutive groups of this many entries; the last one may be smaller.
         groups: or explicit groups, each a sequence of indices into a row. Entries in no group are not penalised.
 
-    The groups enter only here: which entries compete for the threshold is the gate's business.
-
     Example:
         >>> GroupL21(size=2)(torch.tensor([3.0, 4.0, 0.0, 0.0])).item()
         5.0
@@ -131,8 +129,8 @@ class GroupL21(Norm):
             return F.pad(a, (0, -a.shape[-1] % self.size)).reshape(*a.shape[:-1], -1, self.size)
         assert self.explicit is not None
         widest = max(len(group) for group in self.explicit)
-        nowhere = a.shape[-1]
-        index = torch.tensor([[*group, *[nowhere] * (widest - len(group))] for group in self.explicit])
+        # the entry behind the last one is the padding
+        index = torch.tensor([[*group, *[a.shape[-1]] * (widest - len(group))] for group in self.explicit])
         return F.pad(a, (0, 1))[..., index.to(a.device)]
 
     def __call__(self, a: Tensor) -> Tensor:
@@ -157,8 +155,7 @@ class GroupL21(Norm):
         self.check_size(a.shape[-1], name)
 
     def check_size(self, n: int, name: str) -> None:
-        if self.explicit is not None and max(max(group) for group in self.explicit) >= n:
-            top = max(max(group) for group in self.explicit)
+        if self.explicit is not None and (top := max(map(max, self.explicit))) >= n:
             raise SparsityError(f"{self!r} names entry {top}, but '{name}' has groups of {n} entries")
 
     def __repr__(self) -> str:
@@ -178,12 +175,8 @@ def _checked(groups: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], ...]:
 
 
 NORMS = Registry[type[Norm]]("norm")
-
-
-def register_norm(name: str, norm: type[Norm]) -> None:
-    """Make a norm a choice of `diffsparse train --norm`."""
-    NORMS.add(name, norm)
-
+register_norm = NORMS.add
+"""Make a norm a choice of `diffsparse train --norm`."""
 
 register_norm("l1", L1)
 register_norm("l21", GroupL21)

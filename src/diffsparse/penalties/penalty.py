@@ -1,17 +1,42 @@
-"""The extra loss term: strength times R of every chosen gate."""
+"""The extra loss term: strength times R of every chosen gate, and the base of all that makes zeros during training."""
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from diffsparse.errors import SparsityError
-from diffsparse.gates import Gate, chosen_gates
-from diffsparse.penalties.batch import GateBatch, batch_gates
+from diffsparse.functional import signed_threshold
+from diffsparse.gates import Gate, SignedGate, chosen_gates
 from diffsparse.penalties.norms import L1, Norm
-from diffsparse.penalties.regulariser import Regulariser
 from diffsparse.penalties.strength import FixedStrength, StrengthController
 from diffsparse.selection import Selection
+
+
+class Regulariser:
+    """The base of everything that makes zeros while a model trains: a term of the loss, or a step of the optimiser."""
+
+    strength: float
+    """Lambda."""
+    keeps_zeros: ClassVar[bool] = False
+    """Whether zeros would come back without lambda, so that `settle` has to keep them."""
+    settled: bool = False
+    """Whether what is zero stays zero from now on."""
+
+    def __call__(self) -> Tensor | None:
+        """The term to add to the loss; None if it acts elsewhere."""
+        return None
+
+    def settle(self) -> None:
+        """Keep what is zero from now on, where that needs doing."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint needs besides the parameters."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore what `state_dict` gave; the parameters are already restored."""
 
 
 class Penalty(Regulariser):
@@ -51,8 +76,8 @@ class Penalty(Regulariser):
         *,
         only: Selection | None = None,
     ) -> None:
-        norm = L1() if norm is None else norm
-        if not isinstance(norm, Norm):
+        self.norm = L1() if norm is None else norm
+        if not isinstance(self.norm, Norm):
             raise SparsityError(f"norm must be one of L1(), GroupL21(...), ExclusiveL12() or Lp(p), got {norm!r}")
         if (strength is None) == (schedule is None):
             raise SparsityError(f"give either a strength or a schedule, got strength={strength}, schedule={schedule}")
@@ -60,14 +85,13 @@ class Penalty(Regulariser):
             raise SparsityError(
                 f"schedule must be a controller such as GradualStrength, got {schedule!r}; a fixed lambda is a strength"
             )
-        self.norm = norm
         self.controller = schedule or FixedStrength(strength)  # type: ignore[arg-type]
         self.gates = chosen_gates(model, only)
         self._sorted: tuple[object, tuple[list[GateBatch], list[Gate]]] | None = None
         for name, gate in self.gates.items():
             gate.check_finite(name)
             for rows in gate.groups(gate.alpha.detach()):
-                norm.check_size(rows.shape[-1], name or type(gate).__name__)
+                self.norm.check_size(rows.shape[-1], name or type(gate).__name__)
 
     @property
     def strength(self) -> float:
@@ -80,25 +104,22 @@ class Penalty(Regulariser):
             raise SparsityError("the strength of this penalty follows its schedule and cannot be set")
         self.controller.strength = value
 
+    def __call__(self) -> Tensor:
+        return self.strength * self.regularizer()
+
     def regularizer(self) -> Tensor:
         """R(a) alone, without lambda."""
         batches, single = self._batched()
         terms = [self.norm(batch.rows()) for batch in batches]
-        for gate in single:
-            views = gate.groups(gate())
-            terms.append(torch.stack([self.norm(rows) for rows in views]).mean())
-        device = terms[0].device
-        return torch.stack([term.to(device) for term in terms]).sum()
+        terms += [torch.stack([self.norm(rows) for rows in gate.groups(gate())]).mean() for gate in single]
+        return torch.stack([term.to(terms[0].device) for term in terms]).sum()
 
-    def _batched(self) -> tuple[list[GateBatch], list[Gate]]:
+    def _batched(self) -> tuple[list["GateBatch"], list[Gate]]:
         """The gates sorted into batches; sorted again when a device, dtype or rgf has changed."""
         placed = tuple((gate.rgf, gate.alpha.device, gate.alpha.dtype) for gate in self.gates.values())
         if self._sorted is None or self._sorted[0] != placed:
             self._sorted = placed, batch_gates(list(self.gates.values()))
         return self._sorted[1]
-
-    def __call__(self) -> Tensor:
-        return self.strength * self.regularizer()
 
     def step(self, epochs: float = 1.0) -> None:
         """Move the schedule on by one epoch, or by a fraction of one; a fixed strength stays."""
@@ -113,3 +134,37 @@ class Penalty(Regulariser):
 
     def __repr__(self) -> str:
         return f"Penalty({self.norm!r}, strength={self.strength:g}, {len(self.gates)} gates)"
+
+
+class GateBatch:
+    """Many small gates evaluated as rows (gates, widest) of one tensor, so that a penalty costs only a few kernels.
+
+    The gates are signed and have one group each. Rows are padded with zeros: an `alpha` of zero adds nothing to the
+    norm of its row, stays zero and gets no gradient. The copy into the rows has unique targets and is deterministic.
+    """
+
+    def __init__(self, gates: Sequence[SignedGate]) -> None:
+        self.gates = list(gates)
+        self.widest = max(gate.group_size for gate in self.gates)
+        rows = torch.arange(len(self.gates) * self.widest).view(-1, self.widest)
+        self.positions = torch.cat([row[: gate.group_size] for row, gate in zip(rows, self.gates, strict=True)])
+
+    def rows(self) -> Tensor:
+        """The values of all gates, shape (gates, widest)."""
+        flat = torch.cat([gate.alpha.flatten() for gate in self.gates])
+        self.positions = self.positions.to(flat.device)
+        padded = flat.new_zeros(len(self.gates) * self.widest).index_copy(0, self.positions, flat)
+        beta = torch.stack([gate.beta for gate in self.gates])
+        return signed_threshold(padded.view(-1, self.widest), beta, rgf=self.gates[0].rgf)
+
+
+def batch_gates(gates: Sequence[Gate]) -> tuple[list[GateBatch], list[Gate]]:
+    """Gates that can share a batch (plain signed vectors of one dtype and device), and the others."""
+    batches: dict[object, list[SignedGate]] = {}
+    single: list[Gate] = []
+    for gate in gates:
+        if type(gate) is SignedGate and gate.beta.dim() == 0:
+            batches.setdefault((gate.rgf, gate.alpha.dtype, gate.alpha.device), []).append(gate)
+        else:
+            single.append(gate)
+    return [GateBatch(members) for members in batches.values()], single

@@ -9,7 +9,7 @@ from torch.optim import Optimizer
 
 from diffsparse.errors import SparsityError, require_number
 from diffsparse.penalties.norms import Norm
-from diffsparse.penalties.regulariser import Regulariser
+from diffsparse.penalties.penalty import Regulariser
 
 HALVINGS = 24
 """Bisection steps in the search for the last lambda."""
@@ -25,9 +25,9 @@ class ProximalStep(Regulariser):
             `requires_grad=False` are left alone while they have it.
         norm: `L1()`, `GroupL21(...)` or `ExclusiveL12()`; `Lp` has no closed form.
         strength: lambda.
-        target: stop at this share of zeros, or never. Zeros of a proximal step come back once lambda is gone. With a
-            target, the step that reaches it is the last: it takes the smallest lambda that will do, and from then on
-            what is zero stays zero and the rest is free.
+        target: stop at this share of zeros; None never stops. Zeros of a proximal step come back once lambda is gone.
+            The step that reaches the target therefore takes the smallest lambda that will do, and from then on what is
+            zero stays zero and the rest is free.
         after_step: called after each step.
 
     Example:
@@ -64,10 +64,8 @@ class ProximalStep(Regulariser):
         known = {id(p) for group in optimizer.param_groups for p in group["params"]}
         for position, parameter in enumerate(self.parameters):
             if id(parameter) not in known:
-                raise SparsityError(
-                    f"parameter {position} of shape {tuple(parameter.shape)} is not in the optimiser, "
-                    "so it has no learning rate"
-                )
+                name = f"parameter {position} of shape {tuple(parameter.shape)}"
+                raise SparsityError(f"{name} is not in the optimiser, so it has no learning rate")
             norm.proximal(parameter.detach(), 0.0)
         self.after_step = after_step
         self._zero: list[Tensor] = []
@@ -94,19 +92,20 @@ class ProximalStep(Regulariser):
             for parameter, zero in zip(self.parameters, self._zero, strict=True):
                 parameter.masked_fill_(zero, 0.0)
         elif self.target is None:
-            self._shrink(optimizer)
+            self._shrink(optimizer, self.parameters)
         else:
             before = [parameter.clone() for parameter in self.parameters]
-            self._shrink(optimizer)
+            self._shrink(optimizer, before)
             if self._enough():
                 self._last_step(optimizer, before)
         if self.after_step is not None:
             self.after_step()
 
-    def _shrink(self, optimizer: Optimizer) -> None:
+    def _shrink(self, optimizer: Optimizer, before: list[Tensor]) -> None:
         rate = {id(p): float(group["lr"]) for group in optimizer.param_groups for p in group["params"]}
-        for parameter in (p for p in self.parameters if p.requires_grad):
-            parameter.copy_(self.norm.proximal(parameter, rate[id(parameter)] * self.strength))
+        for parameter, old in zip(self.parameters, before, strict=True):
+            if parameter.requires_grad:
+                parameter.copy_(self.norm.proximal(old, rate[id(parameter)] * self.strength))
 
     def _enough(self) -> bool:
         zero = torch.stack([(parameter == 0).sum() for parameter in self.parameters]).sum()
@@ -117,14 +116,9 @@ class ProximalStep(Regulariser):
         """Take the step from `before` again, with the smallest lambda that reaches the target."""
         low, high = 0.0, self.strength
         for _ in range(HALVINGS):
-            middle = (low + high) / 2
-            self._step_with(middle, optimizer, before)
-            low, high = (low, middle) if self._enough() else (middle, high)
-        self._step_with(high, optimizer, before)
+            self.strength = (low + high) / 2
+            self._shrink(optimizer, before)
+            low, high = (low, self.strength) if self._enough() else (self.strength, high)
+        self.strength = high
+        self._shrink(optimizer, before)
         self.settle()
-
-    def _step_with(self, strength: float, optimizer: Optimizer, before: list[Tensor]) -> None:
-        for parameter, old in zip(self.parameters, before, strict=True):
-            parameter.copy_(old)
-        self.strength = strength
-        self._shrink(optimizer)

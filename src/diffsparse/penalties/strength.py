@@ -2,6 +2,7 @@
 
 import copy
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
 from typing import Any
 
 from diffsparse.errors import SparsityError, require_number
@@ -11,13 +12,16 @@ class StrengthController(ABC):
     """Decides on lambda while training goes on. `Penalty` and the training loop ask it for `strength`.
 
     Whoever trains calls `observe` with the position in the run and, from time to time, with the share of zeros. The
-    state is everything that the instance holds, so that checkpoints need no list of fields.
+    state is everything that the instance holds, so checkpoints need no list of fields.
     """
 
     epoch: float = 0.0
     """Where the run is; may lie within an epoch."""
-    steers: bool = False
+    steers = False
     """Whether it wants to be told the share of zeros."""
+
+    def __post_init__(self) -> None:
+        self.check()
 
     @property
     @abstractmethod
@@ -25,7 +29,7 @@ class StrengthController(ABC):
         """Lambda now."""
 
     def observe(self, epoch: float, zeros: float | None = None, passed: float = 0.0) -> None:
-        """Take note of the position and, if given, of the share of zeros, `passed` epochs after the last look at it."""
+        """Note the position and, if given, the share of zeros, `passed` epochs after it was last given."""
         self.epoch = require_number("epoch", epoch, low=0)
 
     def step(self, epochs: float = 1.0) -> None:
@@ -41,9 +45,9 @@ class StrengthController(ABC):
 
     def state_dict(self) -> dict[str, Any]:
         """All settings and where the controller is, as plain data."""
+        own = {"epoch": self.epoch} | vars(self)
         return {
-            key: value.state_dict() if isinstance(value, StrengthController) else value
-            for key, value in vars(self).items()
+            key: value.state_dict() if isinstance(value, StrengthController) else value for key, value in own.items()
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -52,23 +56,22 @@ class StrengthController(ABC):
         self._assign(state)
 
     def _assign(self, state: dict[str, Any]) -> None:
-        own = vars(self)
+        own = {"epoch": self.epoch} | vars(self)
         if not isinstance(state, dict) or set(state) != set(own):
             raise SparsityError(f"the state of a {type(self).__name__} is a dictionary of {sorted(own)}, got {state!r}")
         for key, value in state.items():
             if isinstance(own[key], StrengthController):
                 own[key]._assign(value)
             else:
-                own[key] = value
+                setattr(self, key, value)
         self.check()
 
 
+@dataclass(eq=False)
 class FixedStrength(StrengthController):
     """One lambda for the whole run; set `strength` to change it."""
 
-    def __init__(self, strength: float) -> None:
-        self.value, self.epoch = strength, 0.0
-        self.check()
+    value: float
 
     def check(self) -> None:
         require_number("strength", self.value, low=0)
@@ -82,6 +85,7 @@ class FixedStrength(StrengthController):
         self.value = require_number("strength", value, low=0)
 
 
+@dataclass(eq=False)
 class GradualStrength(StrengthController):
     r"""The cubic ramp of the appendix, clamped at both ends.
 
@@ -102,9 +106,10 @@ class GradualStrength(StrengthController):
         [0.0, 0.875, 1.0, 1.0]
     """
 
-    def __init__(self, initial: float, final: float, start_epoch: float, epochs: float) -> None:
-        self.initial, self.final, self.start_epoch, self.epochs, self.epoch = initial, final, start_epoch, epochs, 0.0
-        self.check()
+    initial: float
+    final: float
+    start_epoch: float
+    epochs: float
 
     def check(self) -> None:
         for name in ("initial", "final", "start_epoch", "epoch"):
@@ -120,55 +125,43 @@ class GradualStrength(StrengthController):
     def strength(self) -> float:
         return self.at(self.epoch)
 
-    def __repr__(self) -> str:
-        return (
-            f"GradualStrength(initial={self.initial:g}, final={self.final:g}, "
-            f"start_epoch={self.start_epoch:g}, epochs={self.epochs:g})"
-        )
 
-
+@dataclass(eq=False)
 class SteeredStrength(StrengthController):
     """Multiplies the lambda of another controller so that a share of zeros is reached in time.
 
-    The wanted share rises to the target along a cubic ramp, fast at first. Zeros of gates follow lambda late and rarely
-    come back to life: lambda is raised slowly and taken away at once. Zeros of proximal steps come back without lambda:
-    there it grows until they are enough, and the step itself then keeps them (`keeps_zeros`).
-
-    Args:
-        base: lambda without steering.
-        target: the wanted share of zeros.
-        begin: the epoch at which steering starts.
-        epochs: the length of the run.
-        keeps_zeros: whether what is steered stops by itself and keeps its zeros once there are enough.
-        due: the target should be reached after this share of the run; the rest trains without losing more.
-        narrow: if less than this share is missing, lambda acts in proportion to it.
-        overdue: if steps that keep their zeros are late, lambda grows as if this share were missing.
-        doublings: how often lambda doubles in a run in which all zeros are missing throughout.
-        near: the target counts as reached if at most this share is missing.
-        limit: the factor on lambda stays between 1 / limit and, unless `keeps_zeros`, limit.
+    The wanted share rises to the target along a cubic ramp, fast at first. Zeros of gates react slowly to lambda and
+    rarely come back to life: lambda is raised slowly and removed at once. Zeros of proximal steps come back without
+    lambda: there it grows until they are enough, and the step itself then keeps them (`keeps_zeros`).
     """
 
+    base: StrengthController
+    """Lambda without steering."""
+    target: float
+    """The wanted share of zeros."""
+    begin: float
+    """The epoch at which steering starts."""
+    epochs: float
+    """The length of the run."""
+    keeps_zeros: bool = False
+    """Whether what is steered stops by itself and keeps its zeros once there are enough."""
+    due: float = 0.5
+    """The target should be reached after this share of the run; the rest trains without losing more."""
+    narrow: float = 1 / 8
+    """If less than this share is missing, lambda acts in proportion to it."""
+    overdue: float = 1 / 2
+    """If steps that keep their zeros are late, lambda grows as if this share were missing."""
+    doublings: float = 48.0
+    """How often lambda doubles in a run in which all zeros are missing throughout."""
+    near: float = 0.01
+    """The target counts as reached if at most this share is missing."""
+    limit: float = 16.0
+    """The factor on lambda stays between 1 / limit and, unless `keeps_zeros`, limit."""
+    factor: float = 1.0
+    """Lambda is multiplied by this factor, which changes slowly,"""
+    share: float = 1.0
+    """and by this share, which changes at once."""
     steers = True
-
-    def __init__(
-        self,
-        base: StrengthController,
-        target: float,
-        *,
-        begin: float = 0.0,
-        epochs: float,
-        keeps_zeros: bool = False,
-        due: float = 0.5,
-        narrow: float = 1 / 8,
-        overdue: float = 1 / 2,
-        doublings: float = 48.0,
-        near: float = 0.01,
-        limit: float = 16.0,
-    ) -> None:
-        self.base, self.target, self.begin, self.epochs, self.keeps_zeros = base, target, begin, epochs, keeps_zeros
-        self.due, self.narrow, self.overdue, self.doublings = due, narrow, overdue, doublings
-        self.near, self.limit = near, limit
-        self.factor, self.share, self.epoch = 1.0, 1.0, 0.0
 
     @property
     def strength(self) -> float:
@@ -193,12 +186,16 @@ class SteeredStrength(StrengthController):
         self.factor = factor if self.keeps_zeros else min(factor, self.limit)
 
 
+@dataclass(eq=False)
 class WithinEpochs(StrengthController):
     """The lambda of another controller from epoch `begin` until epoch `end`, if there is one, and none outside."""
 
-    def __init__(self, base: StrengthController, begin: float, end: float | None = None) -> None:
-        self.base, self.begin, self.end, self.epoch = base, begin, end, 0.0
-        self.steers = base.steers
+    base: StrengthController
+    begin: float
+    end: float | None = None
+
+    def __post_init__(self) -> None:
+        self.steers = self.base.steers
 
     @property
     def strength(self) -> float:

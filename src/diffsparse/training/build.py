@@ -1,4 +1,4 @@
-"""The network of a recipe, from its name or from the user's own class, made for its data."""
+"""The network of a recipe, from its name or from the user's own class, built for its data."""
 
 import torch
 from torch import nn
@@ -12,18 +12,13 @@ from diffsparse.undisturbed import undisturbed
 
 
 def build_model(name: str, arguments: str, data: DataSet, seed: int, settings: Sparsifying | None = None) -> nn.Module:
-    """A fresh network for `data`, its weights drawn from `seed`; raises if it does not fit the data.
+    """A fresh network for `data` with weights drawn from `seed`; raises if it does not fit the data.
 
-    `arguments` are a JSON object of keyword arguments; the task of the data adds what the data says.
+    `arguments` is a JSON object of keyword arguments; the task of the data adds what it knows.
     """
     torch.manual_seed(seed)
     settings = settings or Sparsifying(method="plain")
     model = TASKS.find(data.task).build(name, parse_arguments(arguments), data, settings)
-    _check_fit(model, name, data)
-    return model
-
-
-def _check_fit(model: nn.Module, name: str, data: DataSet) -> None:
     try:
         with undisturbed(model, device=torch.device("cpu")):
             outputs = model(torch.zeros(2, *data.input_shape))
@@ -32,3 +27,4 @@ def _check_fit(model: nn.Module, name: str, data: DataSet) -> None:
     shape = tuple(outputs.shape) if isinstance(outputs, torch.Tensor) else type(outputs).__name__
     if shape != (2, data.num_outputs):
         raise SparsityError(f"{name} gives {shape} for 2 inputs of {data.name}, which needs (2, {data.num_outputs})")
+    return model

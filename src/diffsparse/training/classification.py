@@ -1,5 +1,6 @@
-"""Classification: cross entropy with the labels and, with a teacher, with what the teacher says; accuracy."""
+"""Classification: cross entropy with the labels, and with the outputs of a teacher if there is one; accuracy."""
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -14,23 +15,19 @@ from diffsparse.training.config import Recipe
 from diffsparse.training.task import Objective, Task, register_task
 
 
+@dataclass(eq=False)
 class ClassificationObjective:
-    """Cross entropy with the labels and, if there is a teacher, with what it says; accuracy."""
+    """Cross entropy with the labels, and with the outputs of a teacher if there is one; accuracy."""
+
+    label_smoothing: float = 0.0
+    teacher: nn.Module | None = None
+    alpha: float = 0.4
+    temperature: float = 4.0
 
     headline = "accuracy"
     higher_is_better = True
     sizes = 3
     shows_macs = True
-
-    def __init__(
-        self,
-        label_smoothing: float = 0.0,
-        teacher: nn.Module | None = None,
-        alpha: float = 0.4,
-        temperature: float = 4.0,
-    ) -> None:
-        self.label_smoothing, self.teacher = label_smoothing, teacher
-        self.alpha, self.temperature = alpha, temperature
 
     def loss(self, outputs: Tensor, inputs: Tensor, targets: Tensor) -> Tensor:
         """Eq. 18 with a teacher, plain cross entropy without."""
@@ -42,14 +39,14 @@ class ClassificationObjective:
         return (1 - self.alpha) * hard + self.alpha * distillation_loss(outputs, teacher_outputs, self.temperature)
 
     def sums(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Summed cross entropy, right answers, answers."""
+        """Summed cross entropy, number of right answers, number of answers."""
         outputs = outputs.float()
         right = (outputs.argmax(1) == targets).sum()
         total = F.cross_entropy(outputs, targets, reduction="sum")
         return torch.stack([total.double(), right.double(), total.new_tensor(len(targets), dtype=torch.double)])
 
     def figures(self, sums: Tensor) -> dict[str, float]:
-        """Mean cross entropy and share of right answers."""
+        """Mean cross entropy and accuracy."""
         loss, right, count = sums.tolist()
         return {"loss": loss / count, "accuracy": right / count}
 
@@ -59,13 +56,8 @@ def distillation_loss(student: Tensor, teacher: Tensor, temperature: float = 4.0
 
     .. math:: T^2 \, \mathrm{KL}\bigl(\mathrm{softmax}(z_t / T) \,\|\, \mathrm{softmax}(z_s / T)\bigr)
 
-    The teacher is the target and gets no gradient; as printed in the paper the student would be the target. The factor
-    T^2 keeps the gradient's size when T changes. The mean is over the batch.
-
-    Args:
-        student: logits (N, C).
-        teacher: logits (N, C).
-        temperature: T.
+    Both are logits (N, C); the mean is over the batch. The teacher is the target and gets no gradient; as printed in
+    the paper the student would be the target. The factor T^2 keeps the gradient's size when the temperature T changes.
 
     Example:
         >>> import torch
@@ -74,27 +66,24 @@ def distillation_loss(student: Tensor, teacher: Tensor, temperature: float = 4.0
         True
     """
     if student.shape != teacher.shape:
-        raise SparsityError(
-            f"student and teacher must give the same classes, got shapes {tuple(student.shape)} and "
-            f"{tuple(teacher.shape)}"
-        )
+        shapes = f"{tuple(student.shape)} and {tuple(teacher.shape)}"
+        raise SparsityError(f"student and teacher must give the same classes, got shapes {shapes}")
     log_student = F.log_softmax(student.float() / temperature, dim=1)
     log_teacher = F.log_softmax(teacher.detach().float() / temperature, dim=1)
     return temperature**2 * F.kl_div(log_student, log_teacher, reduction="batchmean", log_target=True)
 
 
 class Classification(Task):
-    """The task of images with one label each."""
+    """Images with one label each."""
 
     def build(self, name: str, keywords: dict[str, Any], data: DataSet, settings: Sparsifying) -> nn.Module:
-        """Networks of this package are told the number of classes and of input channels."""
+        """Networks of this package get the number of classes and of input channels."""
         known = {} if ":" in name else {"num_classes": data.num_outputs, "in_channels": data.input_shape[0]}
         return make_named(name, known | keywords)
 
     def objective(self, recipe: Recipe, teacher: nn.Module | None) -> Objective:
-        taught = recipe.distillation
-        smoothing = recipe.optimisation.label_smoothing
-        return ClassificationObjective(smoothing, teacher, taught.alpha, taught.temperature)
+        smoothing, settings = recipe.optimisation.label_smoothing, recipe.distillation
+        return ClassificationObjective(smoothing, teacher, settings.alpha, settings.temperature)
 
 
 register_task("classification", Classification())

@@ -1,7 +1,10 @@
-"""What a training run is: a frozen configuration, checked before any work."""
+"""What a training run is: a frozen configuration, checked before any work, and its form as TOML."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+import json
+import os
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args, get_type_hints
 
@@ -30,13 +33,13 @@ class Optimisation:
     gate_weight_decay: float = 0.0
     """Of gates; it raises their thresholds."""
     schedule: Literal["cosine", "steps", "constant"] = "cosine"
-    """Learning rate: a cosine to zero by iteration, or a factor at each milestone, or nothing."""
+    """Learning rate: a cosine to zero by iteration, or a factor at each milestone, or constant."""
     milestones: tuple[float, ...] = (0.5, 0.75)
     """For steps: where the factor applies, as shares of all epochs."""
     factor: float = 0.1
     """For steps: the factor."""
     warmup_epochs: float = 0.0
-    """The learning rate rises linearly from zero over these."""
+    """The learning rate rises linearly from zero over these epochs."""
     label_smoothing: float = 0.0
     """Share of the target spread over all classes."""
     clip: float | None = None
@@ -48,14 +51,12 @@ class Optimisation:
 
     def check(self) -> None:
         """Raise if a value makes no sense."""
-        require_number("learning_rate", self.learning_rate, above=0)
-        require_number("gate_rate", self.gate_rate, above=0)
-        require_number("momentum", self.momentum, low=0, high=1)
-        require_number("weight_decay", self.weight_decay, low=0)
-        require_number("gate_weight_decay", self.gate_weight_decay, low=0)
-        require_number("factor", self.factor, above=0)
-        require_number("warmup_epochs", self.warmup_epochs, low=0)
-        require_number("label_smoothing", self.label_smoothing, low=0, high=1)
+        for name in ("learning_rate", "gate_rate", "factor"):
+            require_number(name, getattr(self, name), above=0)
+        for name in ("weight_decay", "gate_weight_decay", "warmup_epochs"):
+            require_number(name, getattr(self, name), low=0)
+        for name in ("momentum", "label_smoothing"):
+            require_number(name, getattr(self, name), low=0, high=1)
         require_whole("accumulate", self.accumulate, low=1)
         for milestone in self.milestones:
             require_number("a milestone, a share of all epochs,", milestone, above=0, high=1)
@@ -74,11 +75,11 @@ class Distillation:
     teacher: str | None = None
     """A file of `diffsparse.save` with the teacher's weights, or "train" to train it first; None for no teacher."""
     teacher_model: str | None = None
-    """Name of the teacher's architecture; by default the student's."""
+    """Name of the teacher's architecture; by default that of the student."""
     teacher_epochs: int | None = None
-    """Epochs for a teacher that is trained first; by default the student's."""
+    """Epochs for a teacher that is trained first; by default those of the student."""
     alpha: float = 0.4
-    """Weight of the teacher's term; the labels have the rest."""
+    """Weight of the teacher's term; the labels get the rest."""
     temperature: float = 4.0
     """Of both softmaxes in the teacher's term."""
 
@@ -96,7 +97,7 @@ class Distillation:
 
 @dataclass(frozen=True, kw_only=True)
 class Hardware:
-    """Where and how the arithmetic is done."""
+    """Where and how to compute."""
 
     device: str | None = None
     """A torch device; by default the first GPU, else the CPU."""
@@ -130,7 +131,7 @@ class Recipe:
     data_root: Path | None = None
     """Folder of the data; by default the variable DIFFSPARSE_DATA."""
     download: bool = False
-    """Whether to fetch the data if it is not there and has a public address."""
+    """Whether to download the data if it is missing and has a public address."""
     image_size: int | None = None
     """Width and height of inputs that are made from image files."""
     augment: bool = True
@@ -140,7 +141,7 @@ class Recipe:
     batch_size: int = 64
     """Images per step, over all processes."""
     seed: int = 0
-    """Of the weights, the order of images and their augmentation."""
+    """Seed of the weights, the order of images and their augmentation."""
     optimisation: Optimisation = field(default_factory=Optimisation)
     """How weights are trained."""
     sparsifying: Sparsifying = field(default_factory=Sparsifying)
@@ -148,7 +149,7 @@ class Recipe:
     distillation: Distillation = field(default_factory=Distillation)
     """Learning from a larger network."""
     hardware: Hardware = field(default_factory=Hardware)
-    """Where the arithmetic is done."""
+    """Where and how to compute."""
 
     def check(self) -> None:
         """Raise before any work if a value makes no sense."""
@@ -156,8 +157,10 @@ class Recipe:
         require_whole("batch_size", self.batch_size, low=1)
         require_whole("seed", self.seed, low=0, high=2**31 - 1)
         for part in (self.optimisation, self.sparsifying, self.distillation, self.hardware):
-            for entry in fields(part):
-                _check_choice(entry.name, getattr(part, entry.name), get_type_hints(type(part))[entry.name])
+            for name, hint in get_type_hints(type(part)).items():
+                choices, value = get_args(hint), getattr(part, name)
+                if choices and all(isinstance(choice, str) for choice in choices) and value not in choices:
+                    raise SparsityError(f"{name} must be one of {', '.join(choices)}, got {value!r}")
             part.check()
         check_method(self.sparsifying)
         self._check_lambda()
@@ -167,17 +170,14 @@ class Recipe:
             )
 
     def _check_lambda(self) -> None:
-        """Raise if lambda does not get anywhere within the epochs."""
-        delay, ramp = self.sparsifying.delay_epochs, self.sparsifying.ramp_epochs
-        idle = {"delay_epochs": delay, "settle_epochs": self.sparsifying.settle_epochs}
-        if sum(idle.values()) >= self.epochs:
+        """Raise if there is no time for lambda, or for its ramp, within the epochs."""
+        idle = {name: getattr(self.sparsifying, name) for name in ("delay_epochs", "settle_epochs")}
+        left, ramp = self.epochs - sum(idle.values()), self.sparsifying.ramp_epochs
+        if left <= 0:
             given = " and ".join(f"{name}={value:g}" for name, value in idle.items() if value)
             raise SparsityError(f"{given} leaves nothing of {self.epochs} epochs to sparsify in")
-        if sum(idle.values()) + ramp > self.epochs:
-            raise SparsityError(
-                f"ramp_epochs={ramp:g} ends after lambda is over: there are "
-                f"{self.epochs - sum(idle.values()):g} epochs for it"
-            )
+        if ramp > left:
+            raise SparsityError(f"ramp_epochs={ramp:g} ends after lambda is over: there are {left:g} epochs for it")
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data for JSON and TOML; what is None is left out."""
@@ -185,11 +185,37 @@ class Recipe:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any], where: str = "the configuration") -> "Recipe":
-        """The recipe that `as_dict` gave; raises with the key and `where` on what it does not know."""
+        """The recipe that `as_dict` gave; an error names the unknown key and `where` it is."""
         return from_plain(cls, values, where)
 
 
-def _check_choice(name: str, value: object, hint: Any) -> None:
-    choices = get_args(hint)
-    if choices and all(isinstance(choice, str) for choice in choices) and value not in choices:
-        raise SparsityError(f"{name} must be one of {', '.join(choices)}, got {value!r}")
+def read_recipe(path: str | os.PathLike[str]) -> Recipe:
+    """The recipe in a TOML file; an error names the file and the key."""
+    name = os.fspath(path)
+    try:
+        values = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise SparsityError(f"cannot read the configuration '{name}': {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise SparsityError(f"'{name}' is not valid TOML: {error}") from error
+    return Recipe.from_dict(values, f"'{name}'")
+
+
+def to_toml(recipe: Recipe) -> str:
+    """The recipe as a TOML file that `read_recipe` and `--config` understand.
+
+    Example:
+        >>> print(to_toml(Recipe(epochs=3)).splitlines()[:3])
+        ['model = "preresnet20"', 'arguments = "{}"', 'data = "digits"']
+    """
+    return "\n".join(_lines(recipe.as_dict())) + "\n"
+
+
+def _lines(values: Mapping[str, Any]) -> Iterator[str]:
+    for key, value in values.items():
+        if not isinstance(value, Mapping):
+            # strings, numbers, booleans and lists of them look the same in JSON and in TOML
+            yield f"{key} = {json.dumps(value, ensure_ascii=False)}"
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            yield from ("", f"[{key}]", *_lines(value))

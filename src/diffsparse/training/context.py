@@ -1,6 +1,10 @@
-"""What the phases of a run share, and what each is."""
+"""What the phases of a run share, what each phase is, and who is told how it goes."""
 
+import signal
+import threading
 from dataclasses import dataclass
+from types import FrameType
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -8,12 +12,52 @@ from torch import Tensor, nn
 from diffsparse.data.dataset import DataSet
 from diffsparse.methods import Method
 from diffsparse.training.config import Recipe
-from diffsparse.training.folder import RunFolder
-from diffsparse.training.interrupt import Interrupt
-from diffsparse.training.log import Log
+from diffsparse.training.folder import Log, RunFolder
 from diffsparse.training.processes import Processes
 from diffsparse.training.task import Objective
-from diffsparse.training.watcher import Watcher
+
+
+class Watcher:
+    """Told of every step and epoch; this one keeps silent, the command line's draws a bar."""
+
+    def phase_began(self, name: str, *, epochs: int, steps: int, done: int) -> None:
+        """A phase of `epochs` epochs begins, or goes on after `done` steps."""
+
+    def step_done(self) -> None:
+        """A step is over."""
+
+    def epoch_done(self, record: dict[str, Any]) -> None:
+        """An epoch is over; `record` is its line of the log."""
+
+    def phase_over(self) -> None:
+        """A phase is over."""
+
+    def say(self, text: str) -> None:
+        """Something to tell the user."""
+
+
+class Interrupt:
+    """While it is entered, SIGINT and SIGTERM only set `signal`; a second SIGINT is the usual KeyboardInterrupt."""
+
+    def __init__(self) -> None:
+        self.signal: int | None = None
+        self._before: dict[int, Any] = {}
+
+    def _note(self, number: int, _frame: FrameType | None) -> None:
+        if self.signal is not None and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        self.signal = number
+
+    def __enter__(self) -> Self:
+        # only the main thread may set handlers; elsewhere signals keep their meaning
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                self._before[number] = signal.signal(number, self._note)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,13 +89,9 @@ class Phase:
     """One training from start to end."""
 
     name: str
-    """Such as "train"."""
     number: int
     """Its place in the run."""
     model: nn.Module
-    """What is trained, on its device."""
     method: Method
-    """What pushes towards sparsity."""
     objective: Objective
-    """What is minimised."""
     epochs: int

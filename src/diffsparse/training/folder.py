@@ -1,5 +1,8 @@
 """The folder of a run: configuration, log, checkpoints, results."""
 
+import contextlib
+import json
+import os
 import shutil
 import warnings
 from dataclasses import dataclass
@@ -8,38 +11,23 @@ from typing import Any
 
 from diffsparse.errors import CheckpointError, SparsityError, SparsityWarning
 from diffsparse.files import write_text
-from diffsparse.training.config import Recipe
+from diffsparse.training.config import Recipe, read_recipe, to_toml
 from diffsparse.training.snapshot import Progress, Snapshot, Trained, write_snapshot
-from diffsparse.training.toml import read_recipe, to_toml
 
 KEPT = 2
 """Checkpoints that stay."""
 
 
-@dataclass(frozen=True)
 class RunFolder:
     """Where a run writes."""
 
-    path: Path
-
-    @property
-    def config(self) -> Path:
+    def __init__(self, path: Path) -> None:
+        self.path, self._checkpoints = path, path / "checkpoints"
+        self.config = path / "config.toml"
         """The full configuration, in the form that --config reads."""
-        return self.path / "config.toml"
-
-    @property
-    def log(self) -> Path:
-        """A line of JSON for each epoch."""
-        return self.path / "log.jsonl"
-
-    @property
-    def result(self) -> Path:
+        self.log = path / "log.jsonl"
+        self.result = path / "result.json"
         """Figures of the finished run; exists once the run is over."""
-        return self.path / "result.json"
-
-    def file(self, name: str) -> Path:
-        """Another file of the run."""
-        return self.path / name
 
     def begin(self, recipe: Recipe, resume: bool, needed: int) -> None:
         """Make the folder and write the configuration, or check that both are those of the run to resume.
@@ -53,7 +41,11 @@ class RunFolder:
         elif self.path.is_dir() and {*self.path.iterdir()} - {*self._drafts()}:
             raise SparsityError(f"'{self.path}' is not empty and holds no run; give another --output")
         self._make(self.path)
-        self._check_room(needed)
+        free = shutil.disk_usage(self.path).free
+        if free < needed:
+            raise SparsityError(
+                f"'{self.path}' has {free / 1e6:,.0f} MB left, checkpoints and results need {needed / 1e6:,.0f} MB"
+            )
         # first of all, so that a run that is killed from here on can be resumed
         write_text(self.config, to_toml(recipe))
         self._make(self._checkpoints)
@@ -66,13 +58,6 @@ class RunFolder:
         except OSError as error:
             raise SparsityError(f"cannot make the folder '{path}': {error.strerror}") from error
 
-    def _check_room(self, needed: int) -> None:
-        free = shutil.disk_usage(self.path).free
-        if free < needed:
-            raise SparsityError(
-                f"'{self.path}' has {free / 1e6:,.0f} MB left, checkpoints and results need {needed / 1e6:,.0f} MB"
-            )
-
     def _check_same(self, saved: Recipe, given: Recipe) -> None:
         before, now = _flat(saved.as_dict()), _flat(given.as_dict())
         for key in sorted({*before, *now}):
@@ -82,9 +67,9 @@ class RunFolder:
                     "a run is resumed as it was begun"
                 )
 
-    @property
-    def _checkpoints(self) -> Path:
-        return self.path / "checkpoints"
+    def _drafts(self) -> list[Path]:
+        """What a killed process left half-written."""
+        return [*self.path.glob(".diffsparse-*.tmp"), *self._checkpoints.glob(".diffsparse-*.tmp")]
 
     def snapshots(self) -> list[Path]:
         """Checkpoints, the newest first."""
@@ -112,13 +97,62 @@ class RunFolder:
         paths = self.snapshots()
         return f"the last checkpoint is '{paths[0]}'" if paths else "there is no checkpoint yet"
 
-    def _drafts(self) -> list[Path]:
-        """What a killed process left half-written."""
-        return [*self.path.glob(".diffsparse-*.tmp"), *self._checkpoints.glob(".diffsparse-*.tmp")]
-
 
 def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     flat: dict[str, Any] = {}
     for key, value in values.items():
         flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
     return flat
+
+
+@dataclass(frozen=True, kw_only=True)
+class Log:
+    """One line of JSON per epoch, and TensorBoard if it is asked for."""
+
+    path: Path
+    tensorboard: Path | None = None
+    """Folder for TensorBoard; None without it."""
+
+    def check(self) -> None:
+        """Raise now rather than after an epoch if TensorBoard is asked for and missing."""
+        if self.tensorboard is not None:
+            self._summary_writer()
+
+    def add(self, record: dict[str, Any]) -> None:
+        """Append a line; it is on the disk when this returns."""
+        try:
+            with open(self.path, "a", encoding="utf-8") as file:
+                file.write(json.dumps(record) + "\n")
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            raise CheckpointError(f"cannot write '{self.path}': {error.strerror or error}") from error
+        if self.tensorboard is not None:
+            # closed each time: what is written is then on the disk, and no thread is left behind
+            with self._summary_writer()(str(self.tensorboard)) as writer:
+                for key, value in record.items():
+                    if isinstance(value, int | float):
+                        writer.add_scalar(f"{record['phase']}/{key}", value, record["epoch"])
+
+    def records(self) -> list[dict[str, Any]]:
+        """All records, without a last line that a killed process left half-written."""
+        found = []
+        if self.path.exists():
+            for line in self.path.read_text(encoding="utf-8").splitlines():
+                with contextlib.suppress(ValueError):
+                    found.append(json.loads(line))
+        return found
+
+    def forget_after(self, phase: str, epoch: int) -> None:
+        """Drop records of epochs of `phase` after `epoch`, which a resumed run writes again."""
+        kept = [record for record in self.records() if record["phase"] != phase or record["epoch"] <= epoch]
+        write_text(self.path, "".join(f"{json.dumps(record)}\n" for record in kept))
+
+    def _summary_writer(self) -> Any:
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError:
+            raise SparsityError(
+                "TensorBoard is not installed; install it with: pip install 'diffsparse[tensorboard]'"
+            ) from None
+        return SummaryWriter

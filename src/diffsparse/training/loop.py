@@ -1,11 +1,10 @@
 """The training loop."""
 
-import contextlib
 import signal
 import time
-from collections.abc import Iterator
-from contextlib import AbstractContextManager
-from pathlib import Path
+from collections.abc import Callable, Generator
+from contextlib import AbstractContextManager, closing, nullcontext
+from functools import partial
 from typing import Any
 
 import torch
@@ -13,18 +12,18 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from diffsparse.checkpoint import load, save
-from diffsparse.training.average import MovingAverage
+from diffsparse.module_tree import uncompiled
 from diffsparse.training.context import Phase, RunContext
-from diffsparse.training.divergence import EXPLODED, DivergenceError, find_divergence, non_finite_parameter
-from diffsparse.training.evaluate import evaluate
-from diffsparse.training.learning_rate import LearningRate
-from diffsparse.training.optimizer import make_optimizer
+from diffsparse.training.evaluate import DivergenceError, evaluate, find_divergence, non_finite_parameter
+from diffsparse.training.optimizer import LearningRate, MovingAverage, make_optimizer
 from diffsparse.training.snapshot import Progress, Snapshot, Trained
 
 CHECK_EVERY = 20
 """Steps between looks at the loss and, with several processes, at signals; each look waits for the device."""
 LOOKS_PER_EPOCH = 50
 """How often the strength controller is told the share of zeros."""
+EXPLODED = 1e4
+"""A mean loss this many times that of the first steps counts as exploded."""
 
 
 class StoppedError(Exception):
@@ -40,32 +39,37 @@ class Trainer:
     """Trains the model of one phase; `run()` returns it, or its moving average."""
 
     def __init__(self, phase: Phase, context: RunContext) -> None:
-        self.phase, self.context = phase, context
-        recipe, processes = context.recipe, context.processes
-        self.settings = recipe.optimisation
+        self.phase, self.context, self.model, self.processes = phase, context, phase.model, context.processes
+        recipe, self.settings = context.recipe, context.recipe.optimisation
         self.steps = len(context.data.train) // recipe.batch_size
         self.rate = LearningRate(settings=self.settings, epochs=phase.epochs, steps=self.steps)
-        self.optimizer = make_optimizer(phase.model, self.settings)
-        self.regulariser = phase.method.regulariser(phase.model, self.optimizer)
+        self.optimizer = make_optimizer(self.model, self.settings)
+        self.regulariser = phase.method.regulariser(self.model, self.optimizer)
         keeps_zeros = self.regulariser is not None and self.regulariser.keeps_zeros
         self.controller = phase.method.controller(recipe.sparsifying, phase.epochs, keeps_zeros=keeps_zeros)
-        self.average = None if self.settings.ema is None else MovingAverage(phase.model, self.settings.ema)
-        half = recipe.hardware.precision == "float16"
-        self.scaler = torch.amp.GradScaler(processes.device.type, enabled=half)
-        self.forward = processes.together(phase.model)
+        self.average = None if self.settings.ema is None else MovingAverage(self.model, self.settings.ema)
+        device, precision = self.processes.device.type, recipe.hardware.precision
+        self.scaler = torch.amp.GradScaler(device, enabled=precision == "float16")
+        self._autocast: Callable[[], AbstractContextManager[Any]] = nullcontext
+        if precision != "float32":
+            self._autocast = partial(torch.autocast, device, dtype=getattr(torch, precision))
+        self.forward = self.processes.together(self.model)
         if recipe.hardware.compile:
             self.forward = torch.compile(self.forward)  # type: ignore[assignment]
+        average = None if self.average is None else self.average.model
+        self._state = Trained(model=self.model, optimizer=self.optimizer, scaler=self.scaler, average=average)
         self.progress = Progress()
         self._losses: list[Tensor] = []
+        self._best = context.folder.path / f"{phase.name}-best.safetensors"
 
     @property
     def result(self) -> nn.Module:
         """What is tested and kept."""
-        return self.phase.model if self.average is None else self.average.model
+        return self.model if self.average is None else self.average.model
 
     def restore(self, snapshot: Snapshot) -> None:
         """Go on where `snapshot` was taken."""
-        snapshot.restore(self._trained())
+        snapshot.restore(self._state)
         self.progress = snapshot.progress
         self.controller.load_state_dict(self.progress.controller)
         if self.regulariser is not None:
@@ -82,39 +86,27 @@ class Trainer:
             while progress.epoch < self.phase.epochs:
                 self._epoch()
         finally:
-            # the wrapper of DDP holds on to the group of processes, which ends before an error's traceback does
-            self.forward = self.phase.model
+            # the wrapper of DDP holds the group of processes, which ends before the traceback of an error does
+            self.forward = self.model
         watcher.phase_over()
         if progress.best is None:
             return self.result
-        self.context.processes.wait()
+        self.processes.wait()
         return load(self._best, self.result)
 
-    @property
-    def _best(self) -> Path:
-        return self.context.folder.file(f"{self.phase.name}-best.safetensors")
-
     def _epoch(self) -> None:
-        progress, recipe = self.progress, self.context.recipe
-        batches = self.context.data.train.shuffled(
-            recipe.batch_size,
-            seed=recipe.seed,
-            epoch=progress.epoch,
-            share=self.context.processes.share,
-            skip=progress.step,
-        )
-        self.phase.model.train()
-        device = self.context.processes.device
+        progress, device = self.progress, self.processes.device
+        self.model.train()
         sums = torch.tensor(progress.sums, dtype=torch.double, device=device) if progress.sums else None
         began = time.perf_counter()
-        with contextlib.closing(_closable(batches)) as stream:
-            for inputs, targets in stream:
-                inputs, targets = self.context.placed(inputs), targets.to(device, non_blocking=True)
-                added = self._step(inputs, targets)
+        with closing(self._batches()) as batches:
+            for inputs, targets in batches:
+                added = self._step(self.context.placed(inputs), targets.to(device, non_blocking=True))
                 sums = added if sums is None else sums + added
                 progress.step += 1
                 self.context.watcher.step_done()
-                if progress.step < self.steps and self._must_stop():
+                look = self.processes.world == 1 or progress.step % CHECK_EVERY == 0
+                if look and progress.step < self.steps and self._interrupted():
                     progress.sums = sums.tolist()
                     progress.seconds += time.perf_counter() - began
                     self._check_weights()
@@ -124,12 +116,17 @@ class Trainer:
         progress.seconds += time.perf_counter() - began
         self._close_epoch(sums)
 
+    def _batches(self) -> Generator[tuple[Tensor, Tensor], None, None]:
+        """The rest of the current epoch; closing it closes the iterator of the data as well."""
+        recipe, epoch, skip, share = self.context.recipe, self.progress.epoch, self.progress.step, self.processes.share
+        shuffled = self.context.data.train.shuffled
+        yield from shuffled(recipe.batch_size, seed=recipe.seed, epoch=epoch, share=share, skip=skip)
+
     def _step(self, inputs: Tensor, targets: Tensor) -> Tensor:
-        """One update of the weights; returns what `objective.sums` says of the batch."""
+        """One update of the weights; returns the `objective.sums` of the batch."""
         position = self.progress.epoch * self.steps + self.progress.step
         # randomness inside the model (dropout) follows from the position, as the data does: nothing to keep or restore
-        processes = self.context.processes
-        seed_generators(processes.device, step_seed(self.context.recipe.seed, position, processes.rank))
+        seed_generators(self.processes.device, step_seed(self.context.recipe.seed, position, self.processes.rank))
         for group in self.optimizer.param_groups:
             group["lr"] = self.rate.at(position) * (self.settings.gate_rate if group["name"] == "gates" else 1.0)
         self._set_strength(position / self.steps)
@@ -141,17 +138,19 @@ class Trainer:
             self._check_loss(inputs)
         if self.settings.clip is not None:
             self.scaler.unscale_(self.optimizer)
-            nn.utils.clip_grad_norm_(self.phase.model.parameters(), self.settings.clip)
+            nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.clip)
         self.scaler.step(self.optimizer)
         self.scaler.update()
         self.optimizer.zero_grad(set_to_none=True)
         if self.average is not None:
-            self.average.update(self.phase.model)
+            self.average.update(self.model)
         self._look_at_zeros()
         return sums[0] if pieces == 1 else torch.stack(sums).sum(0)
 
     def _backward(self, inputs: Tensor, targets: Tensor, pieces: int, *, last: bool) -> Tensor:
-        with self._unsynced(not last):
+        wrapper = uncompiled(self.forward)
+        unsynced = wrapper.no_sync() if not last and isinstance(wrapper, DistributedDataParallel) else nullcontext()
+        with unsynced:
             with self._autocast():
                 outputs = self.forward(inputs)
                 loss = self.phase.objective.loss(outputs, inputs, targets) / pieces
@@ -160,18 +159,6 @@ class Trainer:
                 loss = loss + term
             self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
         return self.phase.objective.sums(outputs.detach(), targets)
-
-    def _autocast(self) -> AbstractContextManager[Any]:
-        precision = self.context.recipe.hardware.precision
-        if precision == "float32":
-            return contextlib.nullcontext()
-        return torch.autocast(self.context.processes.device.type, dtype=getattr(torch, precision))
-
-    def _unsynced(self, wanted: bool) -> AbstractContextManager[Any]:
-        wrapper = getattr(self.forward, "_orig_mod", self.forward)
-        return (
-            wrapper.no_sync() if wanted and isinstance(wrapper, DistributedDataParallel) else contextlib.nullcontext()
-        )
 
     def _set_strength(self, epoch: float) -> None:
         if self.regulariser is None:
@@ -186,39 +173,33 @@ class Trainer:
             return
         step, every = self.progress.step + 1, max(1, self.steps // LOOKS_PER_EPOCH)
         if step % every == 0:
-            zeros = self.phase.method.zeros(self.phase.model).fraction
+            zeros = self.phase.method.zeros(self.model).fraction
             self.controller.observe(self.progress.epoch + step / self.steps, zeros, passed=every / self.steps)
 
-    def _must_stop(self) -> bool:
-        processes = self.context.processes
-        look = processes.world == 1 or self.progress.step % CHECK_EVERY == 0
-        return processes.any_rank(self.context.interrupt.asked) if look else False
+    def _interrupted(self) -> bool:
+        return self.processes.any_rank(self.context.interrupt.signal is not None)
 
     def _looks(self) -> bool:
-        """Whether this step looks at the loss: where that costs no waiting always."""
-        processes, step = self.context.processes, self.progress.step + 1
-        free = processes.world == 1 and processes.device.type == "cpu"
+        """Whether this step looks at the loss: always if that costs no waiting."""
+        step = self.progress.step + 1
+        free = self.processes.world == 1 and self.processes.device.type == "cpu"
         return free or step % CHECK_EVERY == 0 or step == self.steps
 
     def _check_loss(self, inputs: Tensor) -> None:
-        mean = torch.stack(self._losses).mean()
+        loss, first = float(torch.stack(self._losses).mean()), self.progress.first_loss
         self._losses.clear()
-        loss = float(mean)
-        first = self.progress.first_loss
         wrong = not loss < float("inf") or (first is not None and loss > EXPLODED * (first + 1))
-        if self.context.processes.any_rank(wrong):
-            raise self._diverged(
-                f"the loss is {loss:.4g}", self.progress.step + 1, find_divergence(self.phase.model, inputs)
-            )
+        if self.processes.any_rank(wrong):
+            where = find_divergence(self.model, inputs)
+            raise self._diverged(f"the loss is {loss:.4g}", self.progress.step + 1, where)
         if first is None:
             self.progress.first_loss = loss
 
     def _check_weights(self) -> None:
         """A checkpoint with NaN or infinity would be no good to go on from."""
-        if (name := non_finite_parameter(self.phase.model)) is not None:
-            raise self._diverged(
-                "the weights are no longer finite", self.progress.step, f"parameter '{name}' is not finite"
-            )
+        if (name := non_finite_parameter(self.model)) is not None:
+            where = f"parameter '{name}' is not finite"
+            raise self._diverged("the weights are no longer finite", self.progress.step, where)
 
     def _diverged(self, problem: str, step: int, where: str) -> DivergenceError:
         return DivergenceError(
@@ -227,37 +208,34 @@ class Trainer:
         )
 
     def _close_epoch(self, sums: Tensor) -> None:
-        progress, processes, data = self.progress, self.context.processes, self.context.data
+        progress, method, objective = self.progress, self.phase.method, self.phase.objective
         self._check_weights()
-        processes.share_buffers(self.phase.model)
+        self.processes.share_buffers(self.model)
         progress.epoch, progress.step, progress.sums = progress.epoch + 1, 0, []
         record: dict[str, Any] = {"phase": self.phase.name, "epoch": progress.epoch}
-        figures = self.phase.objective.figures(processes.added(sums))
-        record |= {f"train_{name}": value for name, value in figures.items()}
-        parts = {"validation": data.validation, "test": data.test}
-        for name, part in parts.items():
+        record |= {f"train_{name}": value for name, value in objective.figures(self.processes.added(sums)).items()}
+        for name, part in {"validation": self.context.data.validation, "test": self.context.data.test}.items():
             if part is not None:
-                scores = evaluate(self.result, part, self.phase.objective, self.context.recipe.batch_size, processes)
+                scores = evaluate(self.result, part, objective, self.context.recipe.batch_size, self.processes)
                 record |= {f"{name}_{key}": value for key, value in scores.items()}
-        zeros = self.phase.method.zeros(self.result)
-        record |= {"learning_rate": self.optimizer.param_groups[0]["lr"], "zeros": zeros.fraction}
+        record["learning_rate"] = self.optimizer.param_groups[0]["lr"]
+        record["zeros"] = method.zeros(self.result).fraction
         self._keep_best(record)
-        record |= self.phase.method.figures(self.result)
+        record |= method.figures(self.result)
         if self.regulariser is not None:
             record["strength"] = self.regulariser.strength
-        if processes.first and self.phase.objective.shows_macs:
-            record["macs"] = self.phase.method.live_macs(self.result, self.context.example())
+        if self.processes.first and objective.shows_macs:
+            record["macs"] = method.live_macs(self.result, self.context.example())
         record["seconds"] = progress.seconds
-        if processes.first:
+        if self.processes.first:
             self.context.log.add(record)
         self._snapshot()
         self.context.watcher.epoch_done(record)
-        if progress.epoch < self.phase.epochs and processes.any_rank(self.context.interrupt.asked):
+        if progress.epoch < self.phase.epochs and self._interrupted():
             raise StoppedError(self.context.interrupt.signal)
 
     def _keep_best(self, record: dict[str, Any]) -> None:
-        """Where there is a validation part, the model that does best on it is the one that counts: of all, or of those
-        that have as many zeros as are aimed at."""
+        """With a validation part, keep the model that does best on it, of those that have the zeros aimed at."""
         objective = self.phase.objective
         value = record.get(f"validation_{objective.headline}")
         if value is None or (self.regulariser is not None and not self.controller.reached(record["zeros"])):
@@ -265,7 +243,7 @@ class Trainer:
         best = self.progress.best
         if best is None or (value > best if objective.higher_is_better else value < best):
             self.progress.best = value
-            if self.context.processes.first:
+            if self.processes.first:
                 save(self.result, self._best)
 
     def _snapshot(self) -> None:
@@ -273,12 +251,8 @@ class Trainer:
         progress.controller = self.controller.state_dict()
         progress.regulariser = {} if self.regulariser is None else self.regulariser.state_dict()
         progress.average_updates = 0 if self.average is None else self.average.updates
-        if self.context.processes.first:
-            self.context.folder.write_snapshot(self._trained(), progress, self.phase.name, self.phase.number)
-
-    def _trained(self) -> Trained:
-        average = None if self.average is None else self.average.model
-        return Trained(model=self.phase.model, optimizer=self.optimizer, scaler=self.scaler, average=average)
+        if self.processes.first:
+            self.context.folder.write_snapshot(self._state, progress, self.phase.name, self.phase.number)
 
 
 def step_seed(seed: int, position: int, rank: int) -> int:
@@ -287,14 +261,9 @@ def step_seed(seed: int, position: int, rank: int) -> int:
 
 
 def seed_generators(device: torch.device, seed: int) -> None:
-    """Seed the random numbers of the CPU and of `device`; torch.manual_seed costs a millisecond where others are not
-    in use."""
+    """Seed the CPU and `device` only; torch.manual_seed, which seeds all devices, takes a millisecond."""
     torch.default_generator.manual_seed(seed)
     if device.type == "cuda":
         torch.cuda.manual_seed(seed)
     elif device.type != "cpu":
         torch.manual_seed(seed)
-
-
-def _closable(batches: Iterator[Any]) -> Any:
-    return batches if hasattr(batches, "close") else (batch for batch in batches)

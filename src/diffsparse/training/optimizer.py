@@ -1,5 +1,10 @@
-"""The optimiser of a run."""
+"""The optimiser of a run, its learning rate at every step, and the moving average of what it trains."""
 
+import copy
+import math
+from dataclasses import dataclass
+
+import torch
 from torch import nn
 from torch.optim import SGD, Adam, Optimizer
 
@@ -9,7 +14,7 @@ from diffsparse.training.config import Optimisation
 
 
 def make_optimizer(model: nn.Module, settings: Optimisation) -> Optimizer:
-    """SGD or Adam over weights and gates, which have a weight decay each."""
+    """SGD or Adam over weights and gates, each with its own weight decay."""
     groups = parameter_groups(model, settings.weight_decay, settings.gate_weight_decay)
     if not groups:
         raise SparsityError(f"{type(model).__name__} has no parameters to train")
@@ -17,3 +22,56 @@ def make_optimizer(model: nn.Module, settings: Optimisation) -> Optimizer:
         return Adam(groups, lr=settings.learning_rate, betas=(settings.momentum, 0.999))
     nesterov = settings.nesterov and settings.momentum > 0
     return SGD(groups, lr=settings.learning_rate, momentum=settings.momentum, nesterov=nesterov)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LearningRate:
+    """The learning rate as a function of the step alone, so that a run can be continued anywhere.
+
+    Example:
+        >>> rate = LearningRate(settings=Optimisation(learning_rate=1.0, warmup_epochs=1), epochs=5, steps=2)
+        >>> [round(rate.at(step), 2) for step in (0, 1, 2, 6, 9)]
+        [0.5, 1.0, 1.0, 0.5, 0.04]
+    """
+
+    settings: Optimisation
+    epochs: int
+    steps: int
+    """Steps per epoch."""
+
+    def at(self, step: int) -> float:
+        """Learning rate of the given step, counted from 0 over the whole run."""
+        peak = self.settings.learning_rate
+        warmup = round(self.settings.warmup_epochs * self.steps)
+        if step < warmup:
+            return peak * (step + 1) / warmup
+        total = self.epochs * self.steps
+        if self.settings.schedule == "cosine":
+            return peak * (1 + math.cos(math.pi * (step - warmup) / max(total - warmup, 1))) / 2
+        if self.settings.schedule == "steps":
+            passed = sum(step >= round(share * self.epochs) * self.steps for share in self.settings.milestones)
+            return peak * self.settings.factor**passed
+        return peak
+
+
+class MovingAverage:
+    """A copy of a model whose numbers follow those of the original slowly.
+
+    The decay rises to its value, min(decay, (1 + t) / (10 + t)) after t updates, so that the random start is soon
+    forgotten. Whole numbers (counters) are copied.
+    """
+
+    def __init__(self, model: nn.Module, decay: float) -> None:
+        self.model = copy.deepcopy(model)
+        self.decay, self.updates = decay, 0
+
+    @torch.no_grad()
+    def update(self, model: nn.Module) -> None:
+        """Move towards the numbers of `model`."""
+        decay = min(self.decay, (1 + self.updates) / (10 + self.updates))
+        self.updates += 1
+        for mean, value in zip(self.model.state_dict().values(), model.state_dict().values(), strict=True):
+            if mean.is_floating_point():
+                mean.lerp_(value, 1 - decay)
+            else:
+                mean.copy_(value)

@@ -12,7 +12,7 @@ from diffsparse.registry import Registry
 
 
 class RunReport(ABC):
-    """Asked about every trained model at the end of a run; most have nothing to say about most models."""
+    """Asked about every trained model at the end of a run; most reports are about few models."""
 
     caption: str = ""
     """A line under a table that has a run with this report."""
@@ -25,16 +25,13 @@ class RunReport(ABC):
         """Write files into the folder of the run; `say` prints a line for the user."""
 
     def columns(self, result: dict[str, Any], cells: dict[str, str]) -> dict[str, str]:
-        """The cells of a table for a run with this report, from the usual ones."""
+        """The cells of a run with this report, made from the usual ones."""
         return cells
 
 
 REPORTS = Registry[RunReport]("report")
-
-
-def register_report(name: str, report: RunReport) -> None:
-    """Add a report; its figures are in result.json under `name`."""
-    REPORTS.add(name, report)
+register_report = REPORTS.add
+"""Add a report; its figures are in result.json under its name."""
 
 
 def reports_in(result: dict[str, Any]) -> Iterator[tuple[str, RunReport]]:

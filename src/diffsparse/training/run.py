@@ -1,8 +1,7 @@
 """A whole run: teacher, training, cut and retraining, compaction, results."""
 
-import dataclasses
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -10,53 +9,42 @@ import torch
 from torch import nn
 
 from diffsparse.checkpoint import load, save
-from diffsparse.compaction import Compacted
 from diffsparse.data import open_data
 from diffsparse.data.dataset import DataSet
 from diffsparse.errors import SparsityError
 from diffsparse.files import write_json, write_text
-from diffsparse.gating import Count
 from diffsparse.measuring import measure
-from diffsparse.methods import Method, Sparsifying, choose_method
+from diffsparse.methods import Cut, Method, Sparsifying, choose_method
 from diffsparse.training.build import build_model
 from diffsparse.training.config import Recipe
-from diffsparse.training.context import Phase, RunContext
-from diffsparse.training.environment import environment
+from diffsparse.training.context import Interrupt, Phase, RunContext, Watcher
 from diffsparse.training.evaluate import evaluate
-from diffsparse.training.folder import RunFolder
-from diffsparse.training.interrupt import Interrupt
-from diffsparse.training.log import Log
+from diffsparse.training.folder import Log, RunFolder
 from diffsparse.training.loop import Trainer
-from diffsparse.training.processes import Processes, joined
-from diffsparse.training.report import REPORTS
+from diffsparse.training.processes import environment, joined
+from diffsparse.training.report import REPORTS, reports_in
 from diffsparse.training.task import TASKS, Objective
-from diffsparse.training.watcher import Watcher
 
 TRAINED = "trained.safetensors"
 COMPACT = "compact.safetensors"
+_COSTS = ("macs", "params", "bytes")
 _PHASES = {"teacher": (0, "teacher.safetensors"), "train": (1, TRAINED), "retrain": (2, None)}
 
 
 def train(
-    recipe: Recipe,
-    output: Path,
-    *,
-    resume: bool = False,
-    tensorboard: bool = False,
-    watcher: Watcher | None = None,
+    recipe: Recipe, output: Path, *, resume: bool = False, tensorboard: bool = False, watcher: Watcher | None = None
 ) -> dict[str, Any]:
     """Train by `recipe` and write everything to the folder `output`; returns what its result.json says.
 
     Args:
         recipe: the run.
-        output: a folder that does not exist or is empty, or that of the run to resume. With several processes all
-            must see it.
+        output: a new or empty folder, or that of the run to resume. With several processes all must see it.
         resume: go on from the newest whole checkpoint in `output`; starts from the beginning if there is none.
         tensorboard: write for TensorBoard as well.
-        watcher: is told of every step and epoch.
+        watcher: told of every step and epoch.
 
-    The folder holds config.toml, log.jsonl, checkpoints/, trained.safetensors (with gates, where the method has any),
-    compact.safetensors, plan.json and result.json, and what reports of features add.
+    The folder holds config.toml, log.jsonl, checkpoints/, trained.safetensors (with gates, if the method has any),
+    compact.safetensors, plan.json, result.json and the files of reports.
 
     Raises:
         SparsityError: bad input, a loss that diverged, a disk that is full.
@@ -70,155 +58,107 @@ def train(
                 f"a batch of {recipe.batch_size} cannot be shared by {processes.world} processes in "
                 f"{recipe.optimisation.accumulate} pieces each"
             )
-        data = _data(recipe, processes)
+        # the first process comes first: it may have to download what the others then find
+        first = processes.first_does(lambda: _data(recipe), f"the first process cannot open {recipe.data}")
+        data = _data(recipe) if first is None else first
         if len(data.train) < recipe.batch_size:
             raise SparsityError(
                 f"a batch of {recipe.batch_size} is more than the {len(data.train)} inputs of {data.name} to train on"
             )
-        context = RunContext(
+        return _Run(
             recipe=recipe,
             data=data,
             processes=processes,
             folder=folder,
-            log=Log(path=folder.log, tensorboard=folder.file("tensorboard") if tensorboard else None),
+            log=Log(path=folder.log, tensorboard=output / "tensorboard" if tensorboard else None),
             watcher=watcher if watcher is not None and processes.first else Watcher(),
             interrupt=interrupt,
-        )
-        return _Run(context, resume).go()
+            resume=resume,
+        ).go()
 
 
-def _data(recipe: Recipe, processes: Processes) -> DataSet:
-    """The first process comes first: it may have to download what the others then find."""
-    data, problem = None, None
-    if processes.first:
-        try:
-            data = _opened(recipe)
-        except SparsityError as error:
-            problem = error
-    if processes.any_rank(problem is not None):
-        raise problem or SparsityError(f"the first process cannot open {recipe.data}")
-    return _opened(recipe) if data is None else data
-
-
-def _opened(recipe: Recipe) -> DataSet:
-    return open_data(
-        recipe.data,
-        root=recipe.data_root,
-        augment=recipe.augment,
-        image_size=recipe.image_size,
-        download=recipe.download,
-    )
+def _data(recipe: Recipe) -> DataSet:
+    root, size, download = recipe.data_root, recipe.image_size, recipe.download
+    return open_data(recipe.data, root=root, augment=recipe.augment, image_size=size, download=download)
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Trained:
-    """What training has left."""
-
-    model: nn.Module
-    """The network as it was trained, with gates where the method has any."""
-    small: nn.Module
-    """The smaller network."""
-    compacted: Compacted[nn.Module] | None
-    """How it follows from the user's class; None if another library cut it."""
-    zeros: Count
-    """What became zero, or was cut."""
-
-
-@dataclass(frozen=True)
-class _Run:
-    context: RunContext
+class _Run(RunContext):
     resume: bool
 
     def go(self) -> dict[str, Any]:
-        began = time.perf_counter()
-        context, recipe = self.context, self.context.recipe
-        task = TASKS.find(context.data.task)
+        began, recipe = time.perf_counter(), self.recipe
+        task = TASKS.find(self.data.task)
         task.check(recipe)
         fresh = self._fresh(recipe.model, recipe.arguments)
         method = choose_method(recipe.sparsifying, fresh)
-        plain = measure(fresh, context.example(), latency=False)
+        plain = measure(fresh, self.example(), latency=False)
         model = self._converted(method.prepare(fresh))
-        self._begin(needed=12 * plain.bytes)
+        failure = f"the first process cannot write to '{self.folder.path}'"
+        self.processes.first_does(self.log.check, failure)
+        self.processes.first_does(lambda: self.folder.begin(recipe, self.resume, needed=12 * plain.bytes), failure)
         objective = task.objective(recipe, self._teacher())
-        trained = self._trained(method, model, fresh, objective)
-        after = measure(trained.small, context.example(), latency=False)
-        compacted = trained.compacted
+        model, small = self._trained(method, model, fresh, objective)
+        costs = {"plain": plain, "compact": measure(small.model, self.example(), latency=False)}
         result = {
             "command": "diffsparse train",
             "config": recipe.as_dict(),
-            "environment": environment() | {"processes": context.processes.world},
+            "environment": environment() | {"processes": self.processes.world},
             "figures": {
-                "trained": self._figures(trained.model, objective),
-                "compact": self._figures(trained.small, objective),
+                name: evaluate(net, self.data.test, objective, recipe.batch_size, self.processes)
+                for name, net in {"trained": model, "compact": small.model}.items()
             },
-            "zeros": dataclasses.asdict(trained.zeros) | {"fraction": trained.zeros.fraction},
-            "cost": {
-                name: {"macs": cost.macs, "params": cost.params, "bytes": cost.bytes}
-                for name, cost in {"plain": plain, "compact": after}.items()
-            },
-            "max_difference": None if compacted is None or method.cuts else compacted.max_difference,
+            "zeros": asdict(small.removed) | {"fraction": small.removed.fraction},
+            "cost": {name: {key: getattr(cost, key) for key in _COSTS} for name, cost in costs.items()},
+            "max_difference": None if method.cuts or not small.compacted else small.compacted.max_difference,
             "seconds": time.perf_counter() - began,
-            "training_seconds": {record["phase"]: record["seconds"] for record in context.log.records()},
+            "training_seconds": {record["phase"]: record["seconds"] for record in self.log.records()},
         }
         for name, report in REPORTS.items():
-            if (figures := report.figures(trained.model, context.data, context.watcher.say)) is not None:
+            if (figures := report.figures(model, self.data, self.watcher.say)) is not None:
                 result[name] = figures
-        if context.processes.first:
-            self._write(trained, result)
-        context.processes.wait()
+        if self.processes.first:
+            self._write(model, small, result)
+        self.processes.wait()
         return result
 
-    def _trained(self, method: Method, model: nn.Module, fresh: nn.Module, objective: Objective) -> _Trained:
-        """Train, then cut and train again or compact, as the method says."""
-        recipe, example = self.context.recipe, self.context.example()
+    def _trained(
+        self, method: Method, model: nn.Module, fresh: nn.Module, objective: Objective
+    ) -> tuple[nn.Module, Cut]:
+        """The trained model, with gates if the method has any, and the smaller one that the method makes of it."""
+        recipe, example = self.recipe, self.example()
         model = self._phase("train", model, method, objective, recipe.epochs)
         zeros = method.zeros(model)
         if shortfall := method.shortfall(zeros, recipe.sparsifying):
-            self.context.watcher.say(shortfall)
+            self.watcher.say(shortfall)
         if not method.cuts:
             compacted = method.compacted(model.eval(), fresh, example)
-            return _Trained(model=model, small=compacted.model, compacted=compacted, zeros=zeros)
+            return model, Cut(model=compacted.model, compacted=compacted, removed=zeros)
         cut = method.cut(model, example)
         epochs = recipe.sparsifying.retrain_epochs
         small = self._phase("retrain", cut.model, Method(), objective, recipe.epochs if epochs is None else epochs)
-        kept = None if cut.compacted is None else dataclasses.replace(cut.compacted, model=small)
-        return _Trained(model=model, small=small, compacted=kept, zeros=cut.removed)
+        kept = None if cut.compacted is None else replace(cut.compacted, model=small)
+        return model, Cut(model=small, compacted=kept, removed=cut.removed)
 
     def _fresh(self, name: str, arguments: str) -> nn.Module:
-        context, recipe = self.context, self.context.recipe
-        model = build_model(name, arguments, context.data, recipe.seed, recipe.sparsifying)
-        model = model.to(context.processes.device)
-        if recipe.hardware.channels_last:
+        model = build_model(name, arguments, self.data, self.recipe.seed, self.recipe.sparsifying)
+        model = model.to(self.processes.device)
+        if self.recipe.hardware.channels_last:
             model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         return model
 
     def _converted(self, model: nn.Module) -> nn.Module:
-        processes = self.context.processes
-        model = model.to(processes.device)
-        if self.context.recipe.hardware.sync_batchnorm and processes.world > 1:
+        model = model.to(self.processes.device)
+        if self.recipe.hardware.sync_batchnorm and self.processes.world > 1:
             model = nn.SyncBatchNorm.convert_sync_batchnorm(model)  # type: ignore[no-untyped-call]
             ordinary = any(isinstance(module, nn.SyncBatchNorm) for module in model.modules())
-            if ordinary and processes.device.type == "cpu":
+            if ordinary and self.processes.device.type == "cpu":
                 raise SparsityError("sync_batchnorm of batch norms without gates needs GPUs; this runs on the CPU")
         return model
 
-    def _begin(self, needed: int) -> None:
-        """Make the folder and see that it can take what will be written, before any work."""
-        context = self.context
-        problem = None
-        if context.processes.first:
-            try:
-                context.log.check()
-                context.folder.begin(context.recipe, self.resume, needed)
-            except SparsityError as error:
-                problem = error
-        # all processes end, not only the one that looked
-        if context.processes.any_rank(problem is not None):
-            raise problem or SparsityError(f"the first process cannot write to '{context.folder.path}'")
-
     def _teacher(self) -> nn.Module | None:
-        """The network to learn from, trained first if that is asked for; None if there is none."""
-        recipe, settings = self.context.recipe, self.context.recipe.distillation
+        """The network to learn from, trained first if the recipe says so; None if there is none."""
+        recipe, settings = self.recipe, self.recipe.distillation
         if settings.teacher is None:
             return None
         named = settings.teacher_model or recipe.model
@@ -226,45 +166,40 @@ class _Run:
         if settings.teacher == "train":
             plain = choose_method(Sparsifying(method="plain"), teacher)
             teacher = self._converted(plain.prepare(teacher))
-            objective = TASKS.find(self.context.data.task).objective(recipe, None)
+            objective = TASKS.find(self.data.task).objective(recipe, None)
             teacher = self._phase("teacher", teacher, plain, objective, settings.teacher_epochs or recipe.epochs)
         else:
             teacher = load(settings.teacher, teacher)
         return teacher.eval().requires_grad_(False)
 
     def _phase(self, name: str, model: nn.Module, method: Method, objective: Objective, epochs: int) -> nn.Module:
-        """Train `model`, or take it from where an earlier run has left it."""
-        context = self.context
+        """Train `model`, or load what an earlier run has left."""
         number, file = _PHASES[name]
-        if self.resume and file is not None and context.folder.file(file).exists():
-            return load(context.folder.file(file), model)
+        path = None if file is None else self.folder.path / file
+        if self.resume and path is not None and path.exists():
+            return load(path, model)
         phase = Phase(name=name, number=number, model=model, method=method, objective=objective, epochs=epochs)
-        trainer = Trainer(phase, context)
-        snapshot = context.folder.newest_snapshot() if self.resume else None
+        trainer = Trainer(phase, self)
+        snapshot = self.folder.newest_snapshot() if self.resume else None
         if self.resume and snapshot is None:
-            context.watcher.say(f"'{context.folder.path}' holds no checkpoint: the run starts from the beginning")
+            self.watcher.say(f"'{self.folder.path}' holds no checkpoint: the run starts from the beginning")
         if snapshot is not None and snapshot.phase == name:
             trainer.restore(snapshot)
-            context.watcher.say(f"going on from '{snapshot.path}'")
-        if context.processes.first:
-            context.log.forget_after(name, trainer.progress.epoch)
+            self.watcher.say(f"going on from '{snapshot.path}'")
+        if self.processes.first:
+            self.log.forget_after(name, trainer.progress.epoch)
         trained = trainer.run()
-        if file is not None and context.processes.first:
-            save(trained, context.folder.file(file))
+        if path is not None and self.processes.first:
+            save(trained, path)
         return trained
 
-    def _figures(self, model: nn.Module, objective: Objective) -> dict[str, float]:
-        context = self.context
-        return evaluate(model, context.data.test, objective, context.recipe.batch_size, context.processes)
-
-    def _write(self, trained: _Trained, result: dict[str, Any]) -> None:
-        context, folder, compacted = self.context, self.context.folder, trained.compacted
+    def _write(self, model: nn.Module, small: Cut, result: dict[str, Any]) -> None:
+        path = self.folder.path
         # what another library has cut has no plan: its file holds the weights, not the way to its architecture
-        save(trained.small if compacted is None else compacted, folder.file(COMPACT))
-        if compacted is not None:
-            write_text(folder.file("plan.json"), compacted.plan.to_json() + "\n")
-        result["cost"]["compact"]["file_bytes"] = folder.file(COMPACT).stat().st_size
-        write_json(folder.result, result)
-        for name, report in REPORTS.items():
-            if name in result:
-                report.write(trained.model, context.data, folder.path, context.watcher.say)
+        save(small.compacted or small.model, path / COMPACT)
+        if small.compacted:
+            write_text(path / "plan.json", small.compacted.plan.to_json() + "\n")
+        result["cost"]["compact"]["file_bytes"] = (path / COMPACT).stat().st_size
+        write_json(self.folder.result, result)
+        for _, report in reports_in(result):
+            report.write(model, self.data, path, self.watcher.say)

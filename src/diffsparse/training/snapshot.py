@@ -1,4 +1,4 @@
-"""The state of a run on disk: everything that is needed to go on as if nothing had happened, and no pickle."""
+"""The state of a run on disk: everything needed to go on as if nothing had happened, without pickle."""
 
 import json
 import os
@@ -21,22 +21,20 @@ FORMAT_VERSION = 2
 
 @dataclass
 class Progress:
-    """Where a run is. Everything random follows from it and the seed, so that no random state has to be kept."""
+    """Where a run is. Everything random follows from it and the seed, so no random state has to be kept."""
 
     epoch: int = 0
     """Epochs that are done."""
     step: int = 0
-    """Steps of the epoch at hand that are done."""
+    """Steps done in the current epoch."""
     sums: list[float] = field(default_factory=list)
-    """Training figures of the epoch at hand, added up."""
+    """Training figures of the current epoch, added up."""
     seconds: float = 0.0
     """Time spent training."""
     first_loss: float | None = None
-    """Loss at the start, to tell an explosion by."""
+    """Loss at the start, to compare with: one that explodes is far larger."""
     controller: dict[str, Any] = field(default_factory=dict)
-    """State of the strength controller."""
     regulariser: dict[str, Any] = field(default_factory=dict)
-    """State of what makes zeros."""
     average_updates: int = 0
     """Updates of the moving average."""
     best: float | None = None
@@ -63,12 +61,8 @@ def write_snapshot(path: Path, trained: Trained, progress: Progress, phase: str)
         for key, value in state.items():
             name = f"optimizer/{index}/{key}"
             (tensors if isinstance(value, Tensor) else numbers)[name] = value
-    state = {
-        "phase": phase,
-        "progress": vars(progress),
-        "optimizer": numbers,
-        "scaler": trained.scaler.state_dict(),
-    }
+    scaler = trained.scaler.state_dict()
+    state = {"phase": phase, "progress": vars(progress), "optimizer": numbers, "scaler": scaler}
     metadata = {"format": FORMAT_NAME, "format_version": str(FORMAT_VERSION), "state": json.dumps(state)}
     with replacing(path) as file:
         write_tensors(file, {name: value.detach() for name, value in tensors.items()}, metadata)
@@ -76,17 +70,15 @@ def write_snapshot(path: Path, trained: Trained, progress: Progress, phase: str)
 
 @dataclass(frozen=True, kw_only=True)
 class Snapshot:
-    """A snapshot read and checked, not yet put to use."""
+    """A snapshot that was read and checked."""
 
     path: Path
     phase: str
-    """Part of the run that it was taken in."""
     progress: Progress
-    """Where the run was."""
     tensors: dict[str, Tensor]
     """Of model, average and optimiser."""
     numbers: dict[str, Any]
-    """Of the optimiser."""
+    """Of the optimiser, where it has numbers."""
     scaler: dict[str, Any]
 
     @classmethod
@@ -125,7 +117,7 @@ class Snapshot:
 
 
 def _own(value: Any, parameter: Tensor) -> Any:
-    """A copy that the optimiser may write to, in the memory layout of its parameter, on which rounding depends."""
+    """A copy that the optimiser may write to, in the memory layout of its parameter, which affects rounding."""
     if not isinstance(value, Tensor):
         return value
     layout = parameter.detach() if value.shape == parameter.shape else value

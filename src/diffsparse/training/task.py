@@ -1,4 +1,4 @@
-"""What is learned from a data set: the objective, the checks and the networks that a kind of data needs."""
+"""What a kind of data needs: its objective, its networks and its checks of options."""
 
 from abc import ABC, abstractmethod
 from typing import Any, Protocol
@@ -17,7 +17,6 @@ class Objective(Protocol):
     headline: str
     """The figure that tells which of two networks is better."""
     higher_is_better: bool
-    """Whether more of it is better."""
     sizes: int
     """How many sums there are."""
     shows_macs: bool
@@ -30,7 +29,7 @@ class Objective(Protocol):
         """A vector that is added up over batches and processes."""
 
     def figures(self, sums: Tensor) -> dict[str, float]:
-        """What the added vector says."""
+        """Figures from the added vector."""
 
 
 class Task(ABC):
@@ -49,8 +48,5 @@ class Task(ABC):
 
 
 TASKS = Registry[Task]("task")
-
-
-def register_task(name: str, task: Task) -> None:
-    """Let data sets name this task."""
-    TASKS.add(name, task)
+register_task = TASKS.add
+"""Let data sets name a task."""

@@ -10,7 +10,7 @@ from torch.optim import Optimizer
 from diffsparse.errors import SparsityError, require_number
 from diffsparse.gating import Count
 from diffsparse.methods import Method, NetworkKind, Sparsifying, register_method
-from diffsparse.methods.gated import Gated, check_steering
+from diffsparse.methods.gated import Gated
 from diffsparse.methods.proximal import Proximal, named_norm
 from diffsparse.penalties import L1, Norm, Penalty, ProximalStep, Regulariser
 from diffsparse.wiring.costs import wiring_cost
@@ -72,11 +72,6 @@ class WiredGates(Wired):
     options = Gated.options - {"start"}
 
     @classmethod
-    def check(cls, settings: Sparsifying) -> None:
-        super().check(settings)
-        check_steering(settings)
-
-    @classmethod
     def from_settings(cls, settings: Sparsifying) -> Method:
         return cls(strength=settings.strength, norm=settings.chosen_norm(), rgf=settings.rgf)
 
@@ -99,11 +94,6 @@ class WiredProximal(Wired):
     """Share of zero edges at which shrinking ends and zeros stay."""
 
     options = Proximal.options
-
-    @classmethod
-    def check(cls, settings: Sparsifying) -> None:
-        super().check(settings)
-        check_steering(settings)
 
     @classmethod
     def from_settings(cls, settings: Sparsifying) -> Method:

@@ -3,16 +3,16 @@ import threading
 
 import pytest
 
-from diffsparse.training.interrupt import Interrupt
+from diffsparse.training.context import Interrupt
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_raises_a_flag_and_handlers_come_back(number: int) -> None:
     before = signal.getsignal(number)
     with Interrupt() as interrupt:
-        assert not interrupt.asked
+        assert interrupt.signal is None
         signal.raise_signal(number)
-        assert interrupt.asked
+        assert interrupt.signal is not None
         assert interrupt.signal == number
     assert signal.getsignal(number) is before
 
@@ -39,9 +39,9 @@ def test_in_another_thread_signals_keep_their_meaning() -> None:
 
     def enter() -> None:
         with Interrupt() as interrupt:
-            found.append((signal.getsignal(signal.SIGTERM), interrupt.asked))
+            found.append((signal.getsignal(signal.SIGTERM), interrupt.signal))
 
     thread = threading.Thread(target=enter)
     thread.start()
     thread.join()
-    assert found == [(before, False)]
+    assert found == [(before, None)]
