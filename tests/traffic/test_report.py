@@ -8,7 +8,8 @@ import pytest
 import torch
 
 import diffsparse as ds
-from diffsparse.traffic.data import Speeds, TrafficDataSet, traffic_data
+from diffsparse.traffic.data import TrafficDataSet, traffic_data
+from diffsparse.traffic.reading import Speeds
 from diffsparse.traffic.report import graph_figures, learned_graph, write_graph
 from diffsparse.training import Distillation, Optimisation, Recipe, Sparsifying, train
 from tests.training.examples import RUN_MODULE, Net, small_data

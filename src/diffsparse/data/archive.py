@@ -21,20 +21,16 @@ CHUNK = 1 << 18
 
 @dataclass(frozen=True, kw_only=True)
 class Archive:
-    """Where an archive comes from and what it holds."""
+    """Where an archive comes from, its checksum, and the files to unpack from a folder in it."""
 
     url: str
-    """Its address; the last part is the name of the file."""
     md5: str
-    """Its checksum."""
     folder: str
-    """The folder in it."""
     files: tuple[str, ...]
-    """The files of that folder to unpack."""
 
     @property
     def name(self) -> str:
-        """The name of the archive's file."""
+        """The last part of the address."""
         return self.url.rpartition("/")[2]
 
 

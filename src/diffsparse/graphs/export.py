@@ -19,22 +19,15 @@ from diffsparse.graphs.scores import node_names, require_adjacency
 
 
 class Edge(NamedTuple):
-    """One edge of a learned graph."""
+    """One edge of a learned graph: `target` reads `source` with this weight."""
 
     source: str
-    """The node that is read."""
     target: str
-    """The node that reads."""
     weight: float
-    """How strongly."""
 
 
 def edges(adjacency: Tensor, names: Sequence[object] | None = None) -> list[Edge]:
-    """The edges, ordered by target and then by source.
-
-    Args:
-        adjacency: the learned graph, (nodes, nodes), non-negative.
-        names: one per node; by default "0", "1", ...
+    """The edges, ordered by target and then by source; `names` has one per node, by default "0", "1", ...
 
     Example:
         >>> edges(torch.tensor([[0.0, 0.25], [0.0, 1.0]]), ["bridge", "market"])
@@ -75,10 +68,7 @@ def to_edge_index(adjacency: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def to_networkx(adjacency: Tensor, names: Sequence[object] | None = None) -> Any:
-    """A `networkx.DiGraph` with every node, in order, and the attribute `weight` on each edge.
-
-    Needs networkx.
-    """
+    """A `networkx.DiGraph` with every node, in order, and the attribute `weight` on each edge; needs networkx."""
     try:
         import networkx
     except ImportError:

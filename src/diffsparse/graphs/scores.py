@@ -48,12 +48,7 @@ def node_names(names: Sequence[object] | None, nodes: int) -> list[str]:
 
 
 def nonzeros(adjacency: Tensor) -> int:
-    """The number of non-zero entries of the learned graph, including the diagonal.
-
-    Example:
-        >>> nonzeros(torch.tensor([[0.5, 0.5], [0.0, 1.0]]))
-        3
-    """
+    """The number of non-zero entries of the learned graph, including the diagonal."""
     return int(torch.count_nonzero(require_adjacency(adjacency)))
 
 
@@ -117,12 +112,8 @@ def learned_relationship(adjacency: Tensor, road_map: Tensor, hops: int = 1) -> 
     weights = require_adjacency(adjacency).double()
     near = within_hops(require_map(road_map, len(weights)), hops).to(weights.device)
     on_map = weights * near
-    shares = [_shares(on_map.sum(dim), weights.sum(dim)) for dim in (0, 1)]
-    return float(sum(share.sum() for share in shares) / (2 * len(weights)))
-
-
-def _shares(parts: Tensor, totals: Tensor) -> Tensor:
-    return parts / torch.where(totals > 0, totals, 1.0)
+    pairs = [(on_map.sum(dim), weights.sum(dim)) for dim in (0, 1)]
+    return float(sum((part / torch.where(total > 0, total, 1.0)).sum() for part, total in pairs) / (2 * len(weights)))
 
 
 def _require_square(name: str, value: Tensor) -> None:

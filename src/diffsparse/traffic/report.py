@@ -9,21 +9,14 @@ from torch import Tensor, nn
 
 from diffsparse.data.dataset import DataSet
 from diffsparse.errors import SparsityError
-from diffsparse.graphs import (
-    draw_graph,
-    draw_heat_map,
-    learned_relationship,
-    nonzeros,
-    within_hops,
-    write_edge_list,
-)
+from diffsparse.graphs import draw_graph, draw_heat_map, learned_relationship, nonzeros, within_hops, write_edge_list
 from diffsparse.nn import SparseAdjacency
 from diffsparse.plot.picture import save_formats
 from diffsparse.traffic.data import TrafficDataSet
 from diffsparse.training.report import RunReport
 
+# More edges would take long to draw and merge into one blot.
 MOST_DRAWN = 10_000
-"""Edges that are drawn as lines; more take long, and one sees nothing but a blot."""
 
 
 @torch.no_grad()
@@ -34,9 +27,9 @@ def learned_graph(model: nn.Module) -> Tensor | None:
 
 
 def graph_figures(graph: Tensor, data: DataSet) -> dict[str, Any]:
-    """Entries that are left and, where a map is known, how much of the graph lies on it.
+    """The entries that are left and, if a map is known, how much of the graph lies on it.
 
-    "links" counts the links of the map in each direction, "links_found" those of them that are in the graph.
+    "links" counts the links of the map in each direction, "links_found" those that are in the graph.
     """
     figures: dict[str, Any] = {"nonzeros": nonzeros(graph), "entries": graph.numel()}
     if isinstance(data, TrafficDataSet):
@@ -49,9 +42,13 @@ def graph_figures(graph: Tensor, data: DataSet) -> dict[str, Any]:
 
 
 def write_graph(graph: Tensor, data: DataSet, folder: Path, say: Callable[[str], None]) -> None:
-    """`graph.csv` with source, target and weight; pictures as SVG and PNG: `graph`, the matrix beside the map where one
-    is known, and `roads`, nodes and lines. A line for the user if there is nothing to draw with, or too much to see."""
-    road_map, names, positions = _known_map(data)
+    """Write `graph.csv` and, as SVG and PNG, the pictures `graph` (the matrix, beside the map if known) and `roads`.
+
+    Tell the user why if a picture cannot be drawn.
+    """
+    road_map, names, positions = None, None, None
+    if isinstance(data, TrafficDataSet):
+        road_map, names, positions = data.adjacency, data.node_names, data.positions
     write_edge_list(folder / "graph.csv", graph, names)
     try:
         save_formats(draw_heat_map(graph, road_map, names=names), folder, "graph")
@@ -64,7 +61,7 @@ def write_graph(graph: Tensor, data: DataSet, folder: Path, say: Callable[[str],
 
 
 class GraphReport(RunReport):
-    """Entries of the learned graph and how they lie on the map; its edges as a table, and pictures."""
+    """How many entries the learned graph has and how many are on the map; its edges as a table, and pictures."""
 
     caption = "LR: share of a graph's weights that lies within one and within two links on the map"
 
@@ -83,10 +80,3 @@ class GraphReport(RunReport):
         own = {"entries": kept} | {f"LR {k}": f"{graph[f'lr{k}']:.3f}" for k in (1, 2) if f"lr{k}" in graph}
         usual = {name: text for name, text in cells.items() if name not in {"zeros", "MACs", "params", "file kB"}}
         return usual | own
-
-
-def _known_map(data: DataSet) -> tuple[Tensor | None, tuple[str, ...] | None, Tensor | None]:
-    """Links, names and places of the nodes, as far as they are known."""
-    if isinstance(data, TrafficDataSet):
-        return data.adjacency, data.node_names, data.positions
-    return None, None, None

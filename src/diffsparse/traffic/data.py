@@ -1,15 +1,17 @@
-"""The training, validation and test parts of a traffic data set: windows of past speeds and the speeds that follow."""
+"""Traffic as a data set: past speeds of every node in, the next speed of every node out."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from diffsparse.data.part import Batch, Part, Share, as_slice
+from diffsparse.data.dataset import Batch, DataSet, DataSummary, Part, Share, as_slice
 from diffsparse.errors import SparsityError, require_whole
-from diffsparse.traffic.data.reading import Speeds
+from diffsparse.traffic.reading import Speeds
 
+HISTORY = 8
 TRAINING_SHARE = 0.8
 VALIDATION_SHARE = 0.1
 
@@ -32,7 +34,6 @@ class TrafficPart(Part):
     known: Tensor
     """(steps, nodes) float32, 0 where a speed is missing."""
     history: int
-    """Number of past steps that a model sees."""
 
     def __post_init__(self) -> None:
         require_whole("history", self.history, low=1)
@@ -55,24 +56,76 @@ class TrafficPart(Part):
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Parts:
-    """The three parts in order of time, and the statistics of the first."""
+class TrafficDataSet(DataSet):
+    """A data set of speeds with the map of its nodes."""
 
     train: TrafficPart
-    """The first 80 % of the steps, without the validation part."""
     validation: TrafficPart
-    """The last 10 % of the first 80 %."""
     test: TrafficPart
-    """The last 20 %."""
+    task: str = "forecasting"
+    adjacency: Tensor
+    """(nodes, nodes) bool, the given map: True where two nodes are linked, never on the diagonal."""
     mean: float
     std: float
-    """Mean and standard deviation of the known training speeds; the latter is 1 if they are all equal."""
+    """Mean and standard deviation of the known training speeds."""
+    node_names: tuple[str, ...]
+    positions: Tensor | None = None
+    """(nodes, 2): where the nodes are, if known."""
+
+    def summary(self) -> DataSummary:
+        """Windows, nodes and missing speeds of each part, and the number of links on the map."""
+        parts = {"train": self.train, "validation": self.validation, "test": self.test}
+        history, nodes = map(str, self.input_shape)
+        return DataSummary(
+            headings=("windows", "steps seen", "nodes", "speeds missing"),
+            rows={
+                name: (f"{len(part):,}", history, nodes, f"{(part.known == 0).double().mean().item():.1%}")
+                for name, part in parts.items()
+            },
+            caption=f"{int(self.adjacency.sum()):,} links on the map",
+        )
+
+
+def traffic_data(
+    name: str, speeds: Speeds, adjacency: Tensor, *, history: int = HISTORY, positions: Tensor | None = None
+) -> TrafficDataSet:
+    """A data set of these speeds, as `split` cuts it, with the map `adjacency` (nodes, nodes).
+
+    Example:
+        >>> speeds = Speeds(values=torch.full((200, 2), 50.0).double(), names=("bridge", "market"))
+        >>> data = traffic_data("two roads", speeds, torch.tensor([[False, True], [True, False]]))
+        >>> data.input_shape, data.num_outputs, len(data.train), len(data.validation), len(data.test)
+        ((8, 2), 2, 136, 8, 32)
+    """
+    nodes = len(speeds.names)
+    if adjacency.shape != (nodes, nodes):
+        raise SparsityError(f"{name}: the speeds are of {nodes} nodes, the map is {tuple(adjacency.shape)}")
+    return TrafficDataSet(
+        name=name,
+        **split(speeds, history)._asdict(),
+        input_shape=(history, nodes),
+        num_outputs=nodes,
+        adjacency=adjacency.bool() & ~torch.eye(nodes, dtype=torch.bool),
+        node_names=speeds.names,
+        positions=positions,
+    )
+
+
+class Parts(NamedTuple):
+    """The three parts in order of time; mean and standard deviation (1 if it is 0) of the known training speeds."""
+
+    train: TrafficPart
+    validation: TrafficPart
+    test: TrafficPart
+    mean: float
+    std: float
 
 
 def split(speeds: Speeds, history: int) -> Parts:
-    """Cut the steps into three parts, so that no window crosses a border and no part uses later data.
+    """Cut the steps into three parts: the first 80 % to train on, the last tenth of these to validate, 20 % to test.
 
-    A missing speed is replaced by the last one seen in its part, or else by the node's mean in the training part.
+    No window crosses a border, and no part uses later data: a missing speed is replaced by the last one seen in its
+    part, or else by the node's mean in the training part.
     """
     require_whole("history", history, low=1)
     steps = len(speeds.values)
@@ -84,21 +137,20 @@ def split(speeds: Speeds, history: int) -> Parts:
             window = f"a window takes {history} past steps and the next"
             raise SparsityError(f"{steps} steps are too few: the {name} part has {end - start}, and {window}")
         if not bool((speeds.values[start + history : end] > 0).any()):
-            raise SparsityError(
-                f"the {name} part, steps {start + 1} to {end} of {steps}, has no known speed to forecast"
-            )
+            where = f"steps {start + 1} to {end} of {steps}"
+            raise SparsityError(f"the {name} part, {where}, has no known speed to forecast")
     first = speeds.values[:validation]
     counts = (first > 0).sum(0)
     if not bool(counts.all()):
         node = speeds.names[int(counts.argmin())]
         raise SparsityError(f"node '{node}' has no speed in the {len(first)} steps of the training part")
+    means = first.sum(0) / counts
     train, valid, held_out = (
-        TrafficPart(speeds=filled(part, first.sum(0) / counts).float(), known=part.float(), history=history)
+        TrafficPart(speeds=filled(part, means).float(), known=part.float(), history=history)
         for part in (speeds.values[start:end] for start, end in cuts.values())
     )
     known = first[first > 0]
-    std = known.std(correction=0).item()
-    return Parts(train=train, validation=valid, test=held_out, mean=known.mean().item(), std=std or 1.0)
+    return Parts(train, valid, held_out, known.mean().item(), known.std(correction=0).item() or 1.0)
 
 
 def filled(values: Tensor, means: Tensor) -> Tensor:

@@ -1,18 +1,22 @@
-"""Traffic data sets by name, and from any pair of files."""
+"""Where traffic data comes from: public data sets by name, your own files, or a simulation."""
 
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
 from diffsparse.errors import SparsityError, require_whole
-from diffsparse.traffic.data.dataset import HISTORY, TrafficDataSet, traffic_data
-from diffsparse.traffic.data.reading import Speeds, read_adjacency, read_distances, read_speeds, resampled
-from diffsparse.traffic.data.synthetic import random_roads, simulate
+from diffsparse.traffic.data import HISTORY, TrafficDataSet, traffic_data
+from diffsparse.traffic.reading import Speeds, read_adjacency, read_distances, read_speeds, resampled
 
+Floats = npt.NDArray[np.float64]
+
+# Length of a step.
 MINUTES = 15
-"""Length of a step of a data set."""
 SYNTHETIC, OWN = "synthetic-roads", "roads"
 SYNTHETIC_NODES, SYNTHETIC_WEEKS, SYNTHETIC_SEED = 40, 2, 0
 
@@ -45,7 +49,6 @@ _FILES = {
 }
 
 TRAFFIC_NAMES = (*(name for name in _FILES if name != OWN), SYNTHETIC, OWN)
-"""The names that `open_traffic` takes."""
 
 
 def open_traffic(name: str, root: Path | None = None, *, history: int = HISTORY) -> TrafficDataSet:
@@ -85,9 +88,8 @@ def open_traffic_files(
     """A traffic data set in steps of 15 minutes from any two files.
 
     Args:
-        speeds: csv with a header of node names and optionally a first column of dates, or HDF5 written by pandas.
-        road_map: csv without a header, one row per node in the order of the speeds, above 0 where two nodes are linked;
-            or a list of distances.
+        speeds: for `read_speeds`.
+        road_map: for `read_adjacency`, with one row per node in the order of the speeds, or for `read_distances`.
         name: the name of the data set; by default that of the file of speeds.
         files: how to read the files; by default rows are 15 minutes apart, nothing is missing and the map is a matrix.
         history: number of past steps that a model sees.
@@ -107,6 +109,79 @@ def open_traffic_files(
 def _synthetic(history: int) -> TrafficDataSet:
     network = random_roads(SYNTHETIC_NODES, SYNTHETIC_SEED)
     values = torch.from_numpy(simulate(network, weeks=SYNTHETIC_WEEKS, seed=SYNTHETIC_SEED))
-    speeds = Speeds(values=values, names=tuple(str(node) for node in range(SYNTHETIC_NODES)))
+    speeds = Speeds(values=values, names=tuple(map(str, range(SYNTHETIC_NODES))))
     places = torch.from_numpy(network.places).float()
     return traffic_data(SYNTHETIC, speeds, torch.from_numpy(network.links), history=history, positions=places)
+
+
+CANDIDATES = 10
+STEPS_PER_DAY = 96
+WORKING_DAYS = 5
+# Shares of a node's congestion that stay and that move on to its neighbours in one step; the rest dissolves.
+# If little stayed, only weights off the diagonal would help, unlike in measured traffic.
+STAYS, MOVES_ON = 0.6, 0.35
+# About one incident per node and day.
+INCIDENT_CHANCE = 0.01
+# Steps of the day between which rush-hour queues begin: from half past six, and from half past three.
+RUSH_HOURS = ((26, 40), (62, 78))
+QUEUES = 4
+# Share of the free speed that is lost in standing traffic, and relative error of a measured speed.
+SLOWDOWN, NOISE = 0.85, 0.015
+
+
+class RoadNetwork(NamedTuple):
+    """Places (nodes, 2) in the unit square, and symmetric links (nodes, nodes), False on the diagonal."""
+
+    places: Floats
+    links: npt.NDArray[np.bool_]
+
+
+def random_roads(nodes: int, seed: int) -> RoadNetwork:
+    """Spread places over the unit square and link relative neighbours: the network is connected, and no links cross.
+
+    Two nodes are linked unless a third one is closer to both of them than they are to each other.
+    """
+    random = np.random.default_rng(seed)
+    require_whole("nodes", nodes, low=2)
+    places = random.random((1, 2))
+    while len(places) < nodes:
+        # of several candidates, the one farthest from all places so far
+        candidates = random.random((CANDIDATES, 2))
+        nearest = np.linalg.norm(candidates[:, None] - places[None], axis=-1).min(1)
+        places = np.vstack([places, candidates[nearest.argmax()]])
+    apart = np.linalg.norm(places[:, None] - places[None], axis=-1)
+    farther_of_two = np.maximum(apart[:, None, :], apart[None, :, :])
+    between = (farther_of_two < apart[:, :, None]).any(-1)
+    return RoadNetwork(places=places, links=~between & ~np.eye(nodes, dtype=np.bool_))
+
+
+def simulate(network: RoadNetwork, *, weeks: int, seed: int) -> Floats:
+    r"""Speeds (steps, nodes) in km/h every 15 minutes, 672 steps per week.
+
+    Congestion follows :math:`c_{t+1} = (0.6 + W)\, c_t + n_t`, where W moves 0.35 of it along the links in uneven
+    shares. A node with free speed :math:`v_i` has the speed :math:`v_i (1 - 0.85\,(1 - e^{-c_i}))` with a little noise.
+    New congestion n appears at single nodes: incidents at any time, and in each rush hour a few queues at random nodes
+    and times. So a node's next speed depends on its own past and its neighbours', and all nodes share no signal.
+    """
+    random = np.random.default_rng(seed)
+    steps, nodes = 7 * STEPS_PER_DAY * require_whole("weeks", weeks, low=1), len(network.links)
+    shares = network.links * random.uniform(0.3, 1.0, (nodes, nodes))
+    flow = STAYS * np.eye(nodes) + MOVES_ON * shares / shares.sum(0)
+    free = random.uniform(45, 75, nodes)
+    incidents = (random.random((steps, nodes)) < INCIDENT_CHANCE) * random.uniform(0.5, 1.5, (steps, nodes))
+    new = incidents + _queues(random, steps, nodes)
+    congestion = np.zeros((steps, nodes))
+    for step in range(steps):
+        congestion[step] = flow @ congestion[step - 1] + new[step]
+    speeds = free * (1 - SLOWDOWN * (1 - np.exp(-congestion)))
+    return speeds * np.exp(NOISE * random.standard_normal((steps, nodes)))
+
+
+def _queues(random: np.random.Generator, steps: int, nodes: int) -> Floats:
+    begin = np.zeros((steps, nodes))
+    for day in range(steps // STEPS_PER_DAY):
+        if day % 7 < WORKING_DAYS:
+            for first, last in RUSH_HOURS:
+                times = day * STEPS_PER_DAY + random.integers(first, last, QUEUES)
+                begin[times, random.integers(nodes, size=QUEUES)] += random.uniform(1, 2, QUEUES)
+    return begin
