@@ -25,7 +25,7 @@ from diffsparse.compaction.materialise import bake
 from diffsparse.compaction.plan_tensors import write_numbers
 from diffsparse.compaction.planner import make_plan
 from diffsparse.models import PreResNet, create
-from diffsparse.models.preresnet import Bottleneck
+from diffsparse.models.preactivation import Bottleneck
 from diffsparse.training import Hardware, Recipe, Sparsifying, train
 
 
