@@ -1,10 +1,13 @@
+"""Shapes of competition groups, their precision, and the initial values of a gate."""
+
+import math
+
 import pytest
 import torch
+
 from diffsparse.errors import SparsityError
-from diffsparse.functional.groups import align_beta, full_precision, group_dims, in_float32
-import math
 from diffsparse.functional import initial_alpha_beta, signed_threshold
-from diffsparse.functional.groups import initial_beta
+from diffsparse.functional.groups import align_beta, full_precision, group_dims, in_float32, initial_beta
 
 
 @pytest.mark.parametrize(
