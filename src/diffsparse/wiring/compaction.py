@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Generic, TypeVar, cast
@@ -24,20 +25,21 @@ from diffsparse.wiring.stage import OrdinaryStage, WiredStage
 
 Model = TypeVar("Model", bound=nn.Module)
 
+# Numbers of images at once to try for a stage, besides the whole batch.
 PIECES = (16, 64)
-"""Numbers of images at once to try for a stage, besides the whole batch."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class MixChoice:
-    """How the edges into one group of nodes are computed, and how long the two products took on the example."""
+    """How long the two products for the edges into one group of nodes took on the example.
+
+    `name` is the qualified name of these edges; the numbers of target nodes, source nodes and edges are those left.
+    """
 
     name: str
-    """Qualified name of the group's edges."""
     outputs: int
     sources: int
     edges: int
-    """Number of target nodes, source nodes and edges between them that are left."""
     dense_seconds: float
     sparse_seconds: float
 
@@ -153,12 +155,10 @@ def _inputs(model: nn.Module, modules: Sequence[nn.Module], example: Example) ->
     def record(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         seen.setdefault(module, [*args, *kwargs.values()][0])
 
-    handles = [module.register_forward_pre_hook(record, prepend=True, with_kwargs=True) for module in modules]
-    try:
+    with ExitStack() as hooks:
+        for module in modules:
+            hooks.enter_context(module.register_forward_pre_hook(record, prepend=True, with_kwargs=True))
         run_on_copies(model, (example.args, example.kwargs))
-    finally:
-        for handle in handles:
-            handle.remove()
     return seen
 
 

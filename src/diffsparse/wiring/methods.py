@@ -1,6 +1,6 @@
 """Ways of choosing the edges of a wired network, in the form the training loop wants."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -10,24 +10,19 @@ from torch.optim import Optimizer
 from diffsparse.errors import SparsityError, require_number
 from diffsparse.gating import Count
 from diffsparse.methods import Method, NetworkKind, Sparsifying, register_method
-from diffsparse.methods.gated import Gated, check_steering
-from diffsparse.methods.proximal import Proximal, named_norm
-from diffsparse.penalties import L1, Norm, Penalty, ProximalStep, Regulariser
-from diffsparse.wiring.costs import wiring_cost
-from diffsparse.wiring.edges import EdgeRule
-from diffsparse.wiring.report import learned_wiring
-from diffsparse.wiring.rules import Differentiable, FixedRandom, Plain, TopK
+from diffsparse.methods.gated import Gated
+from diffsparse.methods.proximal import Proximal
+from diffsparse.penalties import ProximalStep, Regulariser
+from diffsparse.wiring.graph import learned_wiring, wiring_cost
+from diffsparse.wiring.rules import Differentiable, EdgeRule, FixedRandom, Plain, TopK
 from diffsparse.wiring.stage import wired_stages
 
 
 class Wired(Method):
-    """All edges are there and stay; the base of the others, which choose another rule for the edges.
-
-    Edges that the fresh network brings are replaced by new ones, at their random start.
-    """
+    """All edges are there and stay; subclasses choose another rule. The edges of a fresh network are drawn anew."""
 
     def rule(self) -> EdgeRule:
-        """What decides on the edges of every stage."""
+        """The rule that chooses the edges of every stage."""
         return Plain()
 
     def prepare(self, model: nn.Module) -> nn.Module:
@@ -35,13 +30,12 @@ class Wired(Method):
         if not stages:
             raise SparsityError(f"{type(self).__name__} is about edges, and {type(model).__name__} has no WiredStage")
         for stage in stages:
-            place = next(stage.parameters()).device
-            stage.edges = self.rule().edges(stage.shape).to(place)
+            stage.edges = self.rule().edges(stage.shape).to(next(stage.parameters()).device)
         return model
 
     @torch.no_grad()
     def zeros(self, model: nn.Module) -> Count:
-        """Usable edges that are not there."""
+        """Usable edges that are zero."""
         matrices = [matrix for stage in wired_stages(model) for matrix in stage.edges()]
         return Count(zero=sum(int((m == 0).sum()) for m in matrices), total=sum(m.numel() for m in matrices))
 
@@ -50,7 +44,7 @@ class Wired(Method):
         return {"edges": zeros.total - zeros.zero}
 
     def live_macs(self, model: nn.Module, example: Tensor) -> int | None:
-        """MACs of the live graph; of the compact network where the stages are not a chain."""
+        """MACs of the live graph, or of the compact network if the stages are not a chain."""
         graph = learned_wiring(model)
         if graph is None:
             return super().live_macs(model, example)
@@ -58,56 +52,19 @@ class Wired(Method):
 
 
 @dataclass(frozen=True, kw_only=True)
-class WiredGates(Wired):
+class WiredGates(Wired, Gated):
     """Differentiable sparsification: edges into a node compete under its learned threshold."""
-
-    strength: float
-    """Lambda."""
-    norm: Norm = field(default_factory=L1)
-    """The penalty's norm."""
-    rgf: float | None = None
-    """Rectified gradient flow, with which edges come back."""
 
     # edges start at random
     options = Gated.options - {"start"}
 
-    @classmethod
-    def check(cls, settings: Sparsifying) -> None:
-        super().check(settings)
-        check_steering(settings)
-
-    @classmethod
-    def from_settings(cls, settings: Sparsifying) -> Method:
-        return cls(strength=settings.strength, norm=settings.chosen_norm(), rgf=settings.rgf)
-
     def rule(self) -> EdgeRule:
         return Differentiable(rgf=self.rgf)
 
-    def regulariser(self, model: nn.Module, optimizer: Optimizer) -> Regulariser:
-        return Penalty(model, self.norm, self.strength)
-
 
 @dataclass(frozen=True, kw_only=True)
-class WiredProximal(Wired):
-    """After each step of the optimiser, the operator of a norm shrinks the edges into each node."""
-
-    strength: float
-    """Lambda of the operator; it acts times the learning rate."""
-    norm: Norm = field(default_factory=L1)
-    """`L1()` or `ExclusiveL12()`."""
-    target: float | None = None
-    """Share of zero edges at which shrinking ends and zeros stay."""
-
-    options = Proximal.options
-
-    @classmethod
-    def check(cls, settings: Sparsifying) -> None:
-        super().check(settings)
-        check_steering(settings)
-
-    @classmethod
-    def from_settings(cls, settings: Sparsifying) -> Method:
-        return cls(strength=settings.strength, norm=named_norm(settings), target=settings.target)
+class WiredProximal(Wired, Proximal):
+    """After each step of the optimiser, the operator of `L1()` or `ExclusiveL12()` shrinks the edges into each node."""
 
     def regulariser(self, model: nn.Module, optimizer: Optimizer) -> Regulariser:
         weights = [weight for stage in wired_stages(model) for weight in stage.edges.weights()]
@@ -116,10 +73,9 @@ class WiredProximal(Wired):
 
 @dataclass(frozen=True, kw_only=True)
 class WiredCount(Wired):
-    """Every stage has the same share of its usable edges, throughout."""
+    """Every stage has the same share `target` of edges that are zero, throughout training."""
 
     target: float
-    """Share of edges that are zero."""
 
     options = frozenset({"target"})
 
@@ -140,13 +96,10 @@ class WiredCount(Wired):
 
 @dataclass(frozen=True, kw_only=True)
 class WiredLargest(WiredCount):
-    """Discovering Neural Wirings: in each pass the largest edges of a stage are there, so many that `target` are not.
-
-    Every stage keeps the same share of its usable edges, and exactly so many throughout.
-    """
+    """Discovering Neural Wirings: each pass uses the largest edges of a stage, and the share `target` is unused."""
 
     update: bool = True
-    """Whether the gradient also flows to the edges that are not there."""
+    """Whether unused edges get a gradient too."""
 
     @classmethod
     def from_settings(cls, settings: Sparsifying) -> Method:

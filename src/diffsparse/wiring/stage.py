@@ -7,8 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from diffsparse.errors import SparsityError, require_whole
-from diffsparse.wiring.edges import EdgeRule, StageShape
-from diffsparse.wiring.rules import Differentiable
+from diffsparse.wiring.rules import Differentiable, EdgeRule, StageShape
 
 _HOOKS = (
     "_forward_hooks",
