@@ -1,3 +1,5 @@
+"""Liveness against a search through single nodes; costs against numbers worked out by hand, and the published ones."""
+
 import math
 
 import pytest

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from diffsparse.errors import SparsityError
-from diffsparse.graphs import scores
-from diffsparse.graphs.scores import hop_counts, node_names, require_adjacency, require_map
+from diffsparse.graphs import adjacency as matrices
+from diffsparse.graphs.adjacency import hop_counts, node_names, require_adjacency, require_map
 from diffsparse.plot.picture import blank_figure
 
 if TYPE_CHECKING:
@@ -98,18 +98,18 @@ def draw_heat_map(
     """
     weights = require_adjacency(adjacency).cpu()
     labels = node_names(names, len(weights))
-    title = f"learned: {scores.nonzeros(weights):,} non-zeros"
+    title = f"learned: {matrices.nonzeros(weights):,} non-zeros"
     if road_map is None:
         figure = blank_figure(6, 5.2)
         _draw_weights(figure, figure.subplots(), weights, labels, title)
         return figure
     linked = require_map(road_map, len(weights)).cpu()
     order = row_order(linked)
-    near = scores.within_hops(linked)
+    near = matrices.within_hops(linked)
     figure = blank_figure(11.2, 5.2)
     left, right = figure.subplots(1, 2)
     labels = [labels[node] for node in order]
-    score = scores.learned_relationship(weights, linked)
+    score = matrices.learned_relationship(weights, linked)
     _draw_weights(figure, left, weights[order][:, order], labels, f"{title}, {score:.1%} on the map")
     right.imshow(near[order][:, order].float().numpy(), cmap="Greys", vmin=0, vmax=1.4, interpolation="nearest")
     _label(right, labels, f"given map: {int(near.sum()):,} non-zeros with the diagonal")

@@ -1,22 +1,133 @@
-"""What learned wirings add to the rest of the package; imported when names are looked up."""
+"""What learned wirings add to the rest of the package: a network, methods and a report.
+
+The entry point `diffsparse.features` names this module; it is imported when names are looked up.
+"""
 
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from diffsparse.data.dataset import DataSet
-from diffsparse.errors import SparsityError
+from diffsparse.errors import SparsityError, require_number
+from diffsparse.gating import Count
+from diffsparse.methods import Method, NetworkKind, Sparsifying, register_method
+from diffsparse.methods.gated import Gated
+from diffsparse.methods.proximal import Proximal
 from diffsparse.models.factory import MULTIPLIER, Family, register_family, width_multiplier
+from diffsparse.penalties import ProximalStep, Regulariser
 from diffsparse.plot.picture import save_formats
 from diffsparse.training.report import RunReport, cost_cells, register_report
-from diffsparse.wiring import methods as methods
-from diffsparse.wiring.graph import learned_wiring, wiring_figures
+from diffsparse.wiring.graph import learned_wiring, wiring_cost, wiring_figures
 from diffsparse.wiring.mobilenet import WiredMobileNet
 from diffsparse.wiring.picture import wiring_figure
+from diffsparse.wiring.rules import Differentiable, EdgeRule, FixedRandom, Plain, TopK
 from diffsparse.wiring.stage import wired_stages
+
+
+class Wired(Method):
+    """All edges are there and stay; subclasses choose another rule. The edges of a fresh network are drawn anew."""
+
+    def rule(self) -> EdgeRule:
+        """The rule that chooses the edges of every stage."""
+        return Plain()
+
+    def prepare(self, model: nn.Module) -> nn.Module:
+        stages = wired_stages(model)
+        if not stages:
+            raise SparsityError(f"{type(self).__name__} is about edges, and {type(model).__name__} has no WiredStage")
+        for stage in stages:
+            stage.edges = self.rule().edges(stage.shape).to(next(stage.parameters()).device)
+        return model
+
+    @torch.no_grad()
+    def zeros(self, model: nn.Module) -> Count:
+        """Usable edges that are zero."""
+        matrices = [matrix for stage in wired_stages(model) for matrix in stage.edges()]
+        return Count(zero=sum(int((m == 0).sum()) for m in matrices), total=sum(m.numel() for m in matrices))
+
+    def figures(self, model: nn.Module) -> dict[str, Any]:
+        zeros = self.zeros(model)
+        return {"edges": zeros.total - zeros.zero}
+
+    def live_macs(self, model: nn.Module, example: Tensor) -> int | None:
+        """MACs of the live graph, or of the compact network if the stages are not a chain."""
+        graph = learned_wiring(model)
+        if graph is None:
+            return super().live_macs(model, example)
+        return wiring_cost(graph, example.shape[-1], recursive=True).mult_adds
+
+
+@dataclass(frozen=True, kw_only=True)
+class WiredGates(Wired, Gated):
+    """Differentiable sparsification: edges into a node compete under its learned threshold."""
+
+    # edges start at random
+    options = Gated.options - {"start"}
+
+    def rule(self) -> EdgeRule:
+        return Differentiable(rgf=self.rgf)
+
+
+@dataclass(frozen=True, kw_only=True)
+class WiredProximal(Wired, Proximal):
+    """After each step of the optimiser, the operator of `L1()` or `ExclusiveL12()` shrinks the edges into each node."""
+
+    def regulariser(self, model: nn.Module, optimizer: Optimizer) -> Regulariser:
+        weights = [weight for stage in wired_stages(model) for weight in stage.edges.weights()]
+        return ProximalStep(optimizer, weights, self.norm, self.strength, self.target)
+
+
+@dataclass(frozen=True, kw_only=True)
+class WiredCount(Wired):
+    """Every stage has the same share `target` of edges that are zero, throughout training."""
+
+    target: float
+
+    options = frozenset({"target"})
+
+    def __post_init__(self) -> None:
+        require_number("target", self.target, low=0, high=1)
+
+    @classmethod
+    def check(cls, settings: Sparsifying) -> None:
+        super().check(settings)
+        if settings.target is None:
+            raise SparsityError(f"{settings.method} needs a target, the share of edges that are zero")
+
+    @classmethod
+    def from_settings(cls, settings: Sparsifying) -> Method:
+        assert settings.target is not None
+        return cls(target=settings.target)
+
+
+@dataclass(frozen=True, kw_only=True)
+class WiredLargest(WiredCount):
+    """Discovering Neural Wirings: each pass uses the largest edges of a stage, and the share `target` is unused."""
+
+    update: bool = True
+    """Whether unused edges get a gradient too."""
+
+    @classmethod
+    def from_settings(cls, settings: Sparsifying) -> Method:
+        assert settings.target is not None
+        return cls(target=settings.target, update=settings.method == "dnw")
+
+    def rule(self) -> EdgeRule:
+        return TopK(zeros=self.target, update=self.update)
+
+
+@dataclass(frozen=True, kw_only=True)
+class WiredRandom(WiredCount):
+    """A random graph that stays: every stage draws as many edges as `WiredLargest` would keep, and trains these."""
+
+    def rule(self) -> EdgeRule:
+        return FixedRandom(zeros=self.target)
 
 
 class WiringReport(RunReport):
@@ -68,3 +179,13 @@ register_family(
     )
 )
 register_report("wiring", WiringReport())
+
+WIRED = NetworkKind("wired", lambda model: bool(wired_stages(model)))
+
+register_method("plain", Wired, WIRED)
+register_method("ds", WiredGates, WIRED)
+for _name in ("proximal-l1", "proximal-l12"):
+    register_method(_name, WiredProximal, WIRED)
+for _name in ("dnw", "dnw-no-update"):
+    register_method(_name, WiredLargest, WIRED)
+register_method("random", WiredRandom, WIRED)
