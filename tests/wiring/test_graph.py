@@ -8,7 +8,8 @@ from torch import nn
 
 from diffsparse.compaction.materialise import bake
 from diffsparse.errors import SparsityError
-from diffsparse.wiring import Plain, WiringGraph, live_by_one_hop, live_recursively, wiring_cost, wiring_graph
+from diffsparse.wiring import Plain, WiringGraph, wiring_cost, wiring_graph
+from diffsparse.wiring.graph import live_by_one_hop, live_recursively
 from diffsparse.wiring.mobilenet import WiredMobileNet
 from tests.wiring.nets import drop, tiny
 

@@ -74,7 +74,7 @@ class Labelled(Protocol):
 
     @property
     def labels(self) -> Tensor:
-        """(N,) whole numbers: the class of each entry."""
+        """The class of each entry, (N,)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,7 +120,6 @@ class DataSet:
         )
 
     def _class_sizes(self, part: Part) -> tuple[str, str]:
-        """The number of entries in the smallest and in the largest class."""
         if not isinstance(part, Labelled):
             return "-", "-"
         counts = part.labels.bincount(minlength=self.num_outputs)
@@ -140,12 +139,7 @@ def shuffled_entries(length: int, seed: int, epoch: int) -> Tensor:
 
 
 def whole_batches(length: int, batch_size: int, share: Share, skip: int = 0) -> list[range]:
-    """The positions this process takes from each full batch, without the first `skip` batches.
-
-    Example:
-        >>> whole_batches(11, 4, Share(rank=1, world=2))
-        [range(2, 4), range(6, 8)]
-    """
+    """The positions this process takes from each full batch, without the first `skip` batches."""
     each = _per_process(batch_size, share)
     batches = length // batch_size
     if batches == 0:
@@ -156,12 +150,7 @@ def whole_batches(length: int, batch_size: int, share: Share, skip: int = 0) -> 
 
 
 def every_entry(length: int, batch_size: int, share: Share) -> list[range]:
-    """The entries this process takes, in batches of its share of `batch_size`; the last may be smaller.
-
-    Example:
-        >>> every_entry(7, 4, Share(rank=0, world=2))
-        [range(0, 4, 2), range(4, 8, 2)]
-    """
+    """The entries this process takes, in batches of its share of `batch_size`; the last may be smaller."""
     each = _per_process(batch_size, share)
     entries = range(share.rank, length, share.world)
     return [entries[start : start + each] for start in range(0, len(entries), each)]

@@ -55,26 +55,9 @@ DATA_SETS = Registry[Callable[[DataRequest], DataSet]]("data set")
 def register_data(name: str, opener: Callable[[DataRequest], DataSet]) -> None:
     """Let `open_data`, `diffsparse data NAME` and `diffsparse train --data NAME` find your data set.
 
-    To be found by the command line, the module that calls this must be declared as an entry point of the group
-    `diffsparse.features` in the pyproject.toml of your package.
-
-    Args:
-        name: a name that no other data set has.
-        opener: makes the data set; it gets what the user asked for, and raises `SparsityError` if that is impossible.
-
-    Example:
-        >>> import torch
-        >>> from diffsparse.data import Normalisation, TensorPart
-        >>> def open_stripes(request):
-        ...     request.refuse_download()
-        ...     request.check_size(8)
-        ...     labels = torch.arange(64) % 2
-        ...     images = torch.eye(8).roll(1, 1).expand(64, 1, 8, 8) * labels.reshape(64, 1, 1, 1)
-        ...     part = TensorPart(images=images, labels=labels, normalisation=Normalisation.of(images))
-        ...     return DataSet(name=request.name, train=part, test=part, input_shape=(1, 8, 8), num_outputs=2)
-        >>> register_data("stripes", open_stripes)
-        >>> open_data("stripes").summary().rows["train"]
-        ('64', '2', '1 x 8 x 8', '32', '32')
+    `opener` gets what the user asked for and makes the data set, or raises `SparsityError` if that is impossible. To be
+    found by the command line, the module that calls this must be declared as an entry point of the group
+    `diffsparse.features` in the pyproject.toml of your package. CONTRIBUTING.md has an example.
     """
     DATA_SETS.add(name, opener)
 

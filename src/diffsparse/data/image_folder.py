@@ -6,7 +6,6 @@ import re
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -16,7 +15,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from diffsparse.data.dataset import AUGMENTATION, Batch, DataSet, Part, Share, as_slice, random_numbers
 from diffsparse.data.tensor_part import Normalisation
-from diffsparse.errors import SparsityError, require_whole
+from diffsparse.errors import SparsityError, import_extra, require_whole
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -202,12 +201,8 @@ def cores_per_process(share: Share) -> int:
     return max(1, min(cores // here, MOST_WORKERS))
 
 
-def pillow() -> ModuleType:
-    try:
-        from PIL import Image
-    except ImportError:
-        raise SparsityError("image files need Pillow; install it with: pip install 'diffsparse[images]'") from None
-    return Image
+def pillow() -> Any:
+    return import_extra("PIL.Image", "image files need Pillow", "'diffsparse[images]'")
 
 
 def read_image(path: str, size: int, random: np.random.Generator | None) -> Tensor:

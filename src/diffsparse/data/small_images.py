@@ -10,7 +10,7 @@ from torch import Tensor
 from diffsparse.data.archive import Archive, locate
 from diffsparse.data.dataset import Batch, DataSet
 from diffsparse.data.tensor_part import Normalisation, ShiftAndFlip, TensorPart
-from diffsparse.errors import SparsityError
+from diffsparse.errors import SparsityError, import_extra
 
 TEST_FRACTION = 0.25
 SPLIT_SEED = 0
@@ -90,9 +90,8 @@ def _read(path: Path, records: int, label_values: tuple[int, ...]) -> tuple[Tens
     try:
         found = path.stat().st_size
         if found != records * length:
-            raise SparsityError(
-                f"{path} must have {records * length:,} bytes ({records:,} records of {length:,}), but has {found:,}"
-            )
+            expected = f"{records * length:,} bytes ({records:,} records of {length:,})"
+            raise SparsityError(f"{path} must have {expected}, but has {found:,}")
         table = np.fromfile(path, dtype=np.uint8).reshape(records, length)
     except OSError as error:
         raise SparsityError(f"cannot read {path}: {error.strerror}") from error
@@ -118,11 +117,7 @@ def _read_names(path: Path, count: int) -> tuple[str, ...]:
 
 def open_digits() -> DataSet:
     """1,797 handwritten digits of 8 x 8 pixels; a fixed quarter is the test part. Training images are not augmented."""
-    try:
-        from sklearn.datasets import load_digits
-    except ImportError:
-        raise SparsityError("the digits need scikit-learn; install it with: pip install 'diffsparse[demo]'") from None
-    bunch = load_digits()
+    bunch = import_extra("sklearn.datasets", "the digits need scikit-learn", "'diffsparse[demo]'").load_digits()
     images, labels = torch.from_numpy(bunch.images).float().unsqueeze(1), torch.from_numpy(bunch.target).long()
     order = torch.randperm(len(images), generator=torch.Generator().manual_seed(SPLIT_SEED))
     held_out = round(TEST_FRACTION * len(images))

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from diffsparse.errors import SparsityError, require_floats, require_whole
+from diffsparse.errors import SparsityError, import_extra, require_floats, require_whole
 from diffsparse.files import write_text
 
 
@@ -65,13 +65,6 @@ def hop_counts(road_map: Tensor) -> Tensor:
     """Distances (nodes, nodes) on the map, counted in links, float32; infinite if there is no path.
 
     A link counts in both directions, whatever its weight; the distance of a node to itself is 0.
-
-    Example:
-        >>> hop_counts(torch.tensor([[0, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 0], [0, 0, 0, 0]]))
-        tensor([[0., 1., 2., inf],
-                [1., 0., 1., inf],
-                [2., 1., 0., inf],
-                [inf, inf, inf, 0.]])
     """
     linked = require_map(road_map)
     steps = (linked | linked.mT).float()
@@ -103,15 +96,8 @@ def learned_relationship(adjacency: Tensor, road_map: Tensor, hops: int = 1) -> 
 
     .. math:: \frac{1}{2N} \sum_{i,j} \left[(D_r^{-1} A + A D_c^{-1}) \odot M^k\right]_{ij}
 
-    For each row and each column, this takes the share of its weight that lies within `hops` links on the map; the score
-    is the mean of these shares.
-
-    Args:
-        adjacency: the learned graph A, non-negative, (N, N).
-        road_map: the given graph, (N, N), non-zero where two nodes are linked; its diagonal does not matter.
-        hops: the k of :math:`M^k`.
-
-    Edges: an empty row or column counts as 0.
+    The mean over all rows and columns of A (N, N) of the share of their weight that lies within `hops` (k) links on the
+    map, (N, N) and non-zero where two nodes are linked. An empty row or column counts as 0.
 
     Example:
         >>> road_map = torch.tensor([[0, 1, 0], [1, 0, 1], [0, 1, 0]])
@@ -168,11 +154,6 @@ def to_edge_index(adjacency: Tensor) -> tuple[Tensor, Tensor]:
     `edge_index` (2, edges) has the sources in its first row and the targets in its second, for the default
     "source_to_target" flow; `edge_weight` (edges,) has the dtype of `adjacency`. A layer that sums its messages then
     computes `adjacency @ x`.
-
-    Example:
-        >>> to_edge_index(torch.tensor([[0.0, 0.25], [0.0, 1.0]]))
-        (tensor([[1, 1],
-                [0, 1]]), tensor([0.2500, 1.0000]))
     """
     weights = require_adjacency(adjacency)
     targets, sources = weights.nonzero(as_tuple=True)
@@ -181,11 +162,7 @@ def to_edge_index(adjacency: Tensor) -> tuple[Tensor, Tensor]:
 
 def to_networkx(adjacency: Tensor, names: Sequence[object] | None = None) -> Any:
     """A `networkx.DiGraph` with every node, in order, and the attribute `weight` on each edge; needs networkx."""
-    try:
-        import networkx
-    except ImportError:
-        raise SparsityError("a networkx graph needs networkx; install it with: pip install networkx") from None
-    graph = networkx.DiGraph()
+    graph = import_extra("networkx", "a networkx graph needs networkx", "networkx").DiGraph()
     graph.add_nodes_from(node_names(names, len(require_adjacency(adjacency))))
     graph.add_weighted_edges_from(edges(adjacency, names))
     return graph
@@ -196,10 +173,7 @@ def to_scipy(adjacency: Tensor) -> Any:
 
     Needs scipy. Graph routines that take entry [i, j] as an edge from i to j, like scipy's, need the transpose.
     """
-    try:
-        from scipy import sparse
-    except ImportError:
-        raise SparsityError("a sparse array needs scipy; install it with: pip install scipy") from None
+    sparse = import_extra("scipy.sparse", "a sparse array needs scipy", "scipy")
     (sources, targets), weights = to_edge_index(adjacency)
     # numpy has no bfloat16 and scipy no float16
     values = weights.to(torch.promote_types(weights.dtype, torch.float32)).cpu().numpy()

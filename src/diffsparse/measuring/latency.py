@@ -46,14 +46,7 @@ class Timing(TypedDict, total=False):
 def time_interleaved(
     calls: Sequence[Callable[[], object]], *, device: torch.device, **timing: Unpack[Timing]
 ) -> tuple[Latency, ...]:
-    """Time the calls in turns and summarise the times of each; the arguments are those of `interleaved_seconds`.
-
-    Example:
-        >>> fast, slow = time_interleaved([lambda: None, lambda: time.sleep(0.001)], device=torch.device("cpu"),
-        ...                               seconds=0.01)
-        >>> fast.median < slow.median, fast.runs == slow.runs
-        (True, True)
-    """
+    """Time the calls in turns and summarise the times of each; the arguments are those of `interleaved_seconds`."""
     return tuple(Latency.of(times) for times in interleaved_seconds(calls, device=device, **timing))
 
 

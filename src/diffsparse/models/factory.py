@@ -34,7 +34,6 @@ class Family:
     build: Callable[[re.Match[str], int, int], nn.Module]
     """Makes a network from the match, the number of classes and the input channels."""
     examples: tuple[str, ...]
-    """Names to list."""
 
 
 FAMILIES = Registry[Family]("family of networks")
@@ -82,12 +81,7 @@ def names() -> tuple[str, ...]:
 
 
 def make_named(name: str, keywords: Mapping[str, Any]) -> nn.Module:
-    """Call the model class `name`, one of `names()` or package.module:Name, with the keyword arguments.
-
-    Example:
-        >>> make_named("torch.nn:Linear", {"in_features": 2, "out_features": 3})
-        Linear(in_features=2, out_features=3, bias=True)
-    """
+    """Call the model class `name`, one of `names()` or package.module:Name, with the keyword arguments."""
     factory = find_factory(name)
     try:
         made = factory(**keywords)

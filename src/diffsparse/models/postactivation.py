@@ -43,10 +43,8 @@ class ResNet(nn.Module):
     """Stem with a quarter of the resolution, stages of post-activation bottlenecks, global pooling and a classifier.
 
     Args:
-        num_classes: size of the output.
         blocks: blocks of each stage; by default those of ResNet-50.
         width: channels of the stem and planes of the first stage; each further stage doubles the planes.
-        in_channels: channels of the image.
 
     Shape: (N, in_channels, H, W) to (N, num_classes).
 
@@ -95,10 +93,8 @@ class MobileNetV1(nn.Module):
     default initialisation.
 
     Args:
-        num_classes: size of the output.
         multiplier: every width c becomes int(multiplier * c).
         imagenet: whether the stem has stride 2, for large images.
-        in_channels: channels of the image.
 
     Shape: (N, in_channels, H, W) to (N, num_classes).
 

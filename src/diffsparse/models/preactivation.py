@@ -114,9 +114,7 @@ class PreResNet(PreActivationNet):
 
     Args:
         depth: 6n + 2 with basic blocks, 9n + 2 with bottlenecks.
-        num_classes: size of the output.
         width: channels of the first stage; each of the next two doubles them.
-        in_channels: channels of the image.
         bottleneck: whether to use bottlenecks; by default from depth 164 on, as in the literature, and for depths that
             only they give (29, 47, 65, ...).
 
@@ -207,9 +205,7 @@ class DenseNet(PreActivationNet):
 
     Args:
         depth: 3n + 4, with n layers in each block.
-        num_classes: size of the output.
         growth: channels that each layer adds.
-        in_channels: channels of the image.
 
     Shape: (N, in_channels, H, W) to (N, num_classes).
 

@@ -154,12 +154,7 @@ def split(speeds: Speeds, history: int) -> Parts:
 
 
 def filled(values: Tensor, means: Tensor) -> Tensor:
-    """Replace missing speeds (steps, nodes) by the last one seen, or before the first one by the node's mean.
-
-    Example:
-        >>> filled(torch.tensor([[0.0], [20.0], [0.0], [0.0], [30.0]]), torch.tensor([25.0])).flatten()
-        tensor([25., 20., 20., 20., 30.])
-    """
+    """Replace missing speeds (steps, nodes) by the last one seen, or before the first one by the node's mean."""
     steps = torch.arange(1, len(values) + 1).unsqueeze(1)
     seen = torch.where(values > 0, steps, 0).cummax(0).values
     return torch.cat([means.unsqueeze(0), values]).gather(0, seen)

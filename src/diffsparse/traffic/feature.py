@@ -1,7 +1,4 @@
-"""What traffic forecasting adds to the rest of the package: data, a task, a method and a report.
-
-The entry point `diffsparse.features` names this module; it is imported when names are looked up.
-"""
+"""What traffic forecasting adds to the package (data, task, method, report); an entry point names this module."""
 
 import re
 from collections.abc import Callable
@@ -100,10 +97,7 @@ def graph_figures(graph: Tensor, data: DataSet) -> dict[str, Any]:
 
 
 def write_graph(graph: Tensor, data: DataSet, folder: Path, say: Callable[[str], None]) -> None:
-    """Write `graph.csv` and, as SVG and PNG, the pictures `graph` (the matrix, beside the map if known) and `roads`.
-
-    Tell the user why if a picture cannot be drawn.
-    """
+    """Write `graph.csv` and, as SVG and PNG, the pictures `graph` (the matrix, beside the map if known) and `roads`."""
     road_map, names, positions = None, None, None
     if isinstance(data, TrafficDataSet):
         road_map, names, positions = data.adjacency, data.node_names, data.positions

@@ -76,12 +76,7 @@ class Forecast:
         return mean_relative_error(outputs, targets)
 
     def sums(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Summed relative, absolute and squared errors and the number of known targets, in float64.
-
-        Example:
-            >>> Forecast().sums(torch.tensor([12.0, 16.0, 30.0]), torch.tensor([10.0, 20.0, 0.0])).tolist()
-            [0.4, 6.0, 20.0, 2.0]
-        """
+        """Summed relative, absolute and squared errors and the number of known targets, in float64."""
         error, known = _errors(outputs.double(), targets.double())
         absolute = error[known].abs()
         relative = absolute / targets[known].double()

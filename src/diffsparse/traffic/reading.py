@@ -17,7 +17,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from diffsparse.errors import SparsityError, require_number, require_whole
+from diffsparse.errors import SparsityError, import_extra, require_number, require_whole
 
 Floats = npt.NDArray[np.float64]
 
@@ -60,9 +60,6 @@ def read_speeds(path: str | os.PathLike[str], *, zeros_missing: bool = False, sl
         path: the file; if it ends in .h5, .hdf5 or .hdf, it is read as HDF5, which needs the `traffic` extra.
         zeros_missing: treat zeros and empty cells (NaN in HDF5) as missing values; by default they are errors.
         slowest: treat slower speeds as missing too. The relative error of a speed near zero would be huge.
-
-    Raises `SparsityError` if a row has another length, a cell is not a speed, a node never has a speed or two nodes
-    have the same name.
     """
     require_number("slowest", slowest, low=0)
     path = Path(path)
@@ -82,13 +79,7 @@ def read_speeds(path: str | os.PathLike[str], *, zeros_missing: bool = False, sl
 
 
 def resampled(speeds: Speeds, steps: int) -> Speeds:
-    """Means of the known speeds over every `steps` steps; an incomplete window at the end is left out.
-
-    Example:
-        >>> five_minutes = torch.tensor([[30.0], [50.0], [0.0], [20.0], [20.0], [20.0], [90.0]]).double()
-        >>> resampled(Speeds(values=five_minutes, names=("bridge",)), 3).values.flatten().tolist()
-        [40.0, 20.0]
-    """
+    """Means of the known speeds over every `steps` steps; an incomplete window at the end is left out."""
     require_whole("steps", steps, low=1)
     whole = len(speeds.values) // steps
     windows = speeds.values[: whole * steps].reshape(whole, steps, -1)
@@ -124,10 +115,9 @@ def read_distances(path: str | os.PathLike[str], names: Sequence[str], *, least_
             distances[place[source], place[target]] = distance
     listed = distances[np.isfinite(distances)]
     if len(listed) == 0 or listed.std() == 0:
-        raise SparsityError(
-            f"'{path}' must list different distances between the {len(names)} nodes {', '.join(names[:3])} ..., "
-            f"got {len(listed)}{' that are all the same' if len(listed) > 1 else ''}"
-        )
+        nodes = f"the {len(names)} nodes {', '.join(names[:3])} ..."
+        found = f"{len(listed)}{' that are all the same' if len(listed) > 1 else ''}"
+        raise SparsityError(f"'{path}' must list different distances between {nodes}, got {found}")
     return _linked(path, np.exp(-np.square(distances / listed.std())) >= least_weight)
 
 
@@ -228,14 +218,8 @@ def _number(path: Path, row: int, column: str, cell: str) -> float:
 
 
 def read_hdf5(path: Path) -> Table:
-    """The only pandas data frame in an HDF5 file, in fixed format and of one dtype, as in METR-LA and PEMS-BAY.
-
-    Needs the `traffic` extra.
-    """
-    try:
-        import h5py
-    except ImportError:
-        raise SparsityError(f"'{path}' needs h5py; install it with: pip install 'diffsparse[traffic]'") from None
+    """The only pandas data frame in an HDF5 file, in fixed format and of one dtype, as in METR-LA and PEMS-BAY."""
+    h5py = import_extra("h5py", f"'{path}' needs h5py", "'diffsparse[traffic]'")
     try:
         with h5py.File(path, "r") as file:
             groups = [node for node in file.values() if isinstance(node, h5py.Group)]
@@ -246,9 +230,7 @@ def read_hdf5(path: Path) -> Table:
     except OSError as error:
         raise SparsityError(f"cannot read '{path}' as HDF5: {error}") from error
     if values.ndim != 2 or values.shape[1:] != names.shape or values.dtype.kind not in "fiu":
-        raise SparsityError(
-            f"'{path}' must hold numbers (rows, columns) and a name for each column, "
-            f"got {values.dtype} of shape {values.shape} and {len(names)} names"
-        )
+        found = f"{values.dtype} of shape {values.shape} and {len(names)} names"
+        raise SparsityError(f"'{path}' must hold numbers (rows, columns) and a name for each column, got {found}")
     columns = tuple(name.decode() if isinstance(name, bytes) else str(name) for name in names.tolist())
     return Table(path=path, columns=columns, values=values.astype(np.float64), first_row=0)

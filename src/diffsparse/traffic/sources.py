@@ -13,6 +13,7 @@ from diffsparse.errors import SparsityError, require_whole
 from diffsparse.traffic.data import HISTORY, TrafficDataSet, traffic_data
 from diffsparse.traffic.reading import Speeds, read_adjacency, read_distances, read_speeds, resampled
 
+Name = str | os.PathLike[str]
 Floats = npt.NDArray[np.float64]
 
 # Length of a step.
@@ -78,12 +79,7 @@ def open_traffic(name: str, root: Path | None = None, *, history: int = HISTORY)
 
 
 def open_traffic_files(
-    speeds: str | os.PathLike[str],
-    road_map: str | os.PathLike[str],
-    *,
-    name: str | None = None,
-    files: TrafficFiles | None = None,
-    history: int = HISTORY,
+    speeds: Name, road_map: Name, *, name: str | None = None, files: TrafficFiles | None = None, history: int = HISTORY
 ) -> TrafficDataSet:
     """A traffic data set in steps of 15 minutes from any two files.
 

@@ -1,7 +1,4 @@
-"""What learned wirings add to the rest of the package: a network, methods and a report.
-
-The entry point `diffsparse.features` names this module; it is imported when names are looked up.
-"""
+"""What learned wirings add to the rest of the package (network, methods, report); an entry point names this module."""
 
 import re
 from collections.abc import Callable
@@ -23,7 +20,7 @@ from diffsparse.models.factory import MULTIPLIER, Family, register_family, width
 from diffsparse.penalties import ProximalStep, Regulariser
 from diffsparse.plot.picture import save_formats
 from diffsparse.training.report import RunReport, cost_cells, register_report
-from diffsparse.wiring.graph import learned_wiring, wiring_cost, wiring_figures
+from diffsparse.wiring.graph import CHAIN, learned_wiring, wiring_cost, wiring_figures
 from diffsparse.wiring.mobilenet import WiredMobileNet
 from diffsparse.wiring.picture import wiring_figure
 from diffsparse.wiring.rules import Differentiable, EdgeRule, FixedRandom, Plain, TopK
@@ -142,8 +139,7 @@ class WiringReport(RunReport):
     def figures(self, model: nn.Module, data: DataSet, say: Callable[[str], None]) -> dict[str, Any] | None:
         graph = learned_wiring(model)
         if graph is None and wired_stages(model):
-            needs = "a convolution 'stem', a sequence 'stages' of WiredStages and a linear 'classifier'"
-            say(f"MACs and parameters are those of dense layers: to count the graph, a wired network needs {needs}")
+            say(f"MACs and parameters are those of dense layers: to count the graph, a wired network needs {CHAIN}")
         return None if graph is None else wiring_figures(graph, size=data.input_shape[-1])
 
     def write(self, model: nn.Module, data: DataSet, folder: Path, say: Callable[[str], None]) -> None:

@@ -16,6 +16,7 @@ from diffsparse.wiring.stage import WiredStage, wired_stages
 Masks = tuple[Tensor, ...]
 # Weights of a 3x3 filter.
 KERNEL = 9
+CHAIN = "a convolution 'stem', a sequence 'stages' of WiredStages and a linear 'classifier'"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -40,34 +41,23 @@ class WiringGraph:
 
     @property
     def edge_count(self) -> int:
-        """Number of existing edges."""
         return sum(int(matrix.sum()) for stage in self.stages for matrix in stage.edges)
 
     @property
     def usable_edges(self) -> int:
-        """Number of possible edges."""
         return sum(stage.shape.usable_edges for stage in self.stages)
 
 
 @torch.no_grad()
 def wiring_graph(net: nn.Module | WiringGraph) -> WiringGraph:
-    """The graph of a network with a convolution `stem`, a sequence `stages` of `WiredStage`s and a linear `classifier`.
-
-    Example:
-        >>> from diffsparse.wiring.mobilenet import WiredMobileNet
-        >>> wiring_graph(WiredMobileNet()).usable_edges
-        6981632
-    """
+    """The graph of a network with a convolution `stem`, `stages` that are all `WiredStage`s and a linear `classifier`."""
     if isinstance(net, WiringGraph):
         return net
     name = type(require_module("net", net)).__name__
     stem, stages, classifier = (getattr(net, key, None) for key in ("stem", "stages", "classifier"))
     chain = list(stages) if isinstance(stages, nn.Sequential | nn.ModuleList) else []
     if not (isinstance(stem, nn.Conv2d) and isinstance(classifier, nn.Linear) and chain):
-        raise SparsityError(
-            f"{name} is not a wired network: it needs a convolution 'stem', a sequence 'stages' of WiredStages and a "
-            "linear 'classifier'"
-        )
+        raise SparsityError(f"{name} is not a wired network: it needs {CHAIN}")
     wired = [stage for stage in chain if isinstance(stage, WiredStage)]
     if len(wired) < len(chain):
         raise SparsityError(f"every stage of {name} must be a WiredStage; pass the gated network")
@@ -96,8 +86,7 @@ def learned_wiring(model: nn.Module) -> WiringGraph | None:
 class Live:
     """The nodes and edges that are computed under one convention; each field has one entry per stage.
 
-    The output nodes of a stage are the input nodes of the next, but have a filter only there, so the two masks may
-    differ.
+    Output nodes of a stage are input nodes of the next, but have a filter only there, so the two masks may differ.
     """
 
     nodes: tuple[Masks, ...]

@@ -2,7 +2,7 @@
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any, cast
@@ -77,8 +77,8 @@ class Edges(nn.Module, ABC):
     def start(self, shape: StageShape) -> None:
         """Draw all weights from U(-b, b) with b = 1 / sqrt(number of nodes with outgoing edges).
 
-        Like the public code of Discovering Neural Wirings, all groups of a stage share one bound, so that no group has
-        a head start when magnitudes are ranked over the stage.
+        One bound for all groups, as in the public code of Discovering Neural Wirings: no group has a head start when
+        magnitudes are ranked over the stage.
         """
         bound = 1 / math.sqrt(sum(shape.sources))
         for weight in self.weights():
@@ -109,9 +109,7 @@ class Differentiable(EdgeRule):
     """`elu_alpha` of rectified gradient flow, which lets dropped edges come back; None for a plain relu."""
 
     def edges(self, shape: StageShape) -> Edges:
-        edges = GatedEdges(SignedGate((shape.outputs, fan_in), rgf=self.rgf) for fan_in in shape.fan_ins)
-        edges.start(shape)
-        return edges
+        return GatedEdges(shape, self.rgf)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,7 +156,7 @@ class FixedCount(EdgeRule):
             raise SparsityError(f"{type(self).__name__} needs either density= or zeros=, got {self}")
         if self.density is not None:
             require_number("density", self.density, above=0, high=1)
-        else:
+        if self.zeros is not None:
             require_number("zeros", self.zeros, low=0, high=1)
 
     def kept_edges(self, shape: StageShape) -> int:
@@ -196,9 +194,10 @@ class FixedRandom(FixedCount):
 class GatedEdges(Edges):
     """Edges whose weights are the values of signed gates, one gate per target group."""
 
-    def __init__(self, gates: Iterable[SignedGate]) -> None:
+    def __init__(self, shape: StageShape, rgf: float | None) -> None:
         super().__init__()
-        self.gates = nn.ModuleList(gates)
+        self.gates = nn.ModuleList(SignedGate((shape.outputs, fan_in), rgf=rgf) for fan_in in shape.fan_ins)
+        self.start(shape)
 
     def weights(self) -> Sequence[nn.Parameter]:
         return [cast(SignedGate, gate).alpha for gate in self.gates]

@@ -18,8 +18,7 @@ _KNOWN |= {adaptors.Constant, adaptors.ConstantMap, adaptors.PassOn}
 
 
 class SparseNodes(nn.Module):
-    """The nodes of a group on maps with the images last; `norm` treats each channel separately, and the input may be
-    overwritten if `inplace`."""
+    """The nodes of a group on maps with the images last; `inplace` may overwrite the input."""
 
     def __init__(self, norm: nn.Module, filters: SparseConv, *, inplace: bool) -> None:
         super().__init__()
@@ -70,7 +69,7 @@ class TableStage(nn.Module):
         nodes, mixes: one module per source or target group, for maps with the images last.
         rows: number of maps that all nodes give together.
         images: number of images to run at once, so few that the table stays in the cache.
-        contiguous: whether the output is contiguous; otherwise it lies in memory with the images last.
+        contiguous: whether the output is contiguous; otherwise its images lie last in memory.
 
     Shape: (N, inputs, H, W) to (N, outputs, H', W').
     """
@@ -129,9 +128,8 @@ def _sparse_nodes(group: nn.Module, front: nn.Module | None) -> nn.Module:
 
 def is_known(part: nn.Module) -> bool:
     """Whether this package made this part of a stage, so that it is known to treat each image separately."""
-    if not all(isinstance(hook, adaptors.SelectInput | adaptors.ExpandOutput) for hook in hooks_of(part)):
-        return False
-    return type(part) in _KNOWN or (type(part) is nn.BatchNorm2d and part.running_mean is not None)
+    ours = all(isinstance(hook, adaptors.SelectInput | adaptors.ExpandOutput) for hook in hooks_of(part))
+    return ours and (type(part) in _KNOWN or (type(part) is nn.BatchNorm2d and part.running_mean is not None))
 
 
 def layouts_fit(outputs: Tensor, images: int, reads: int = 9) -> bool:
