@@ -11,8 +11,10 @@ from torch import Tensor
 
 from diffsparse.errors import SparsityError, require_whole
 
+# Inputs and targets, on the CPU.
 Batch: TypeAlias = tuple[Tensor, Tensor]
-"""Inputs and targets, on the CPU."""
+# Seed and epoch of the augmentation; None means no augmentation.
+Draws: TypeAlias = tuple[int, int] | None
 
 # What random numbers are for; each purpose has its own stream.
 ORDER, AUGMENTATION = 0, 1
@@ -44,13 +46,8 @@ class Part(ABC):
         """The number of entries."""
 
     @abstractmethod
-    def make_batches(
-        self, batches: list[range], order: Tensor, share: Share, drawn_by: tuple[int, int] | None
-    ) -> Iterator[Batch]:
-        """One batch per range of positions; position i holds the entry `order[i]`.
-
-        `drawn_by` is the seed and epoch of the augmentation; None means no augmentation.
-        """
+    def make_batches(self, batches: list[range], order: Tensor, share: Share, drawn_by: Draws) -> Iterator[Batch]:
+        """One batch per range of positions; position i holds the entry `order[i]`."""
 
     def shuffled(
         self, batch_size: int, *, seed: int, epoch: int, share: Share = WHOLE, skip: int = 0

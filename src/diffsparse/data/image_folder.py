@@ -3,7 +3,7 @@
 import math
 import os
 import re
-from collections.abc import Generator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from diffsparse.data.dataset import AUGMENTATION, Batch, DataSet, Part, Share, as_slice, random_numbers
+from diffsparse.data.dataset import AUGMENTATION, Batch, DataSet, Draws, Part, Share, as_slice, random_numbers
 from diffsparse.data.tensor_part import Normalisation
 from diffsparse.errors import SparsityError, import_extra, require_whole
 
@@ -59,9 +59,7 @@ class ImagePart(Part):
     def __len__(self) -> int:
         return len(self.files)
 
-    def make_batches(
-        self, batches: list[range], order: Tensor, share: Share, drawn_by: tuple[int, int] | None
-    ) -> Generator[Batch, None, None]:
+    def make_batches(self, batches: list[range], order: Tensor, share: Share, drawn_by: Draws) -> Iterator[Batch]:
         workers = cores_per_process(share) if self.workers is None else self.workers
         loader = DataLoader(
             _Reader(self, order, drawn_by if self.augment else None),
@@ -172,7 +170,7 @@ class _Reader(Dataset["Batch | str"]):
 
     part: ImagePart
     order: Tensor
-    drawn_by: tuple[int, int] | None
+    drawn_by: Draws
 
     def __getitem__(self, positions: range) -> Batch | str:
         """The batch, or an error message: a raised error would leave the worker with its traceback as text."""

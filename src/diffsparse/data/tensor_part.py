@@ -1,6 +1,6 @@
 """A part of a data set in memory: batches are made in the background, shifted and flipped, and normalised."""
 
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from typing import Self
 
@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from diffsparse.data.dataset import AUGMENTATION, Batch, Part, Share, as_slice, random_numbers
+from diffsparse.data.dataset import AUGMENTATION, Batch, Draws, Part, Share, as_slice, random_numbers
 from diffsparse.data.prefetch import prefetched
 from diffsparse.errors import SparsityError, require_whole
 
@@ -43,13 +43,7 @@ class ShiftAndFlip:
 
 @dataclass(frozen=True, kw_only=True)
 class Normalisation:
-    """(image - mean) / std per channel, in the units of the stored images: 0 to 255 for bytes.
-
-    Example:
-        >>> twice = Normalisation(mean=(1.0,), std=(0.5,))
-        >>> twice(torch.tensor([[[[1, 3]]]], dtype=torch.uint8)).flatten()
-        tensor([0., 4.])
-    """
+    """(image - mean) / std per channel, in the units of the stored images: 0 to 255 for bytes."""
 
     mean: tuple[float, ...]
     std: tuple[float, ...]
@@ -117,14 +111,10 @@ class TensorPart(Part):
     def __len__(self) -> int:
         return len(self.images)
 
-    def make_batches(
-        self, batches: list[range], order: Tensor, share: Share, drawn_by: tuple[int, int] | None
-    ) -> Generator[Batch, None, None]:
+    def make_batches(self, batches: list[range], order: Tensor, share: Share, drawn_by: Draws) -> Iterator[Batch]:
         return prefetched(self._made(batches, order, drawn_by))
 
-    def _made(
-        self, batches: list[range], order: Tensor, drawn_by: tuple[int, int] | None
-    ) -> Generator[Batch, None, None]:
+    def _made(self, batches: list[range], order: Tensor, drawn_by: Draws) -> Generator[Batch, None, None]:
         draws = None
         if self.augmentation is not None and drawn_by is not None:
             # drawn for the whole epoch, so that no batch size, share or skip changes what a position gets

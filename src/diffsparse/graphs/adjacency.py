@@ -80,14 +80,7 @@ def hop_counts(road_map: Tensor) -> Tensor:
 
 
 def within_hops(road_map: Tensor, hops: int = 1) -> Tensor:
-    r"""The bool matrix :math:`M^k`: True where the distance is at most `hops`, so also on the diagonal.
-
-    Example:
-        >>> within_hops(torch.tensor([[0, 1, 0], [0, 0, 1], [0, 0, 0]])).int()
-        tensor([[1, 1, 0],
-                [1, 1, 1],
-                [0, 1, 1]], dtype=torch.int32)
-    """
+    """The bool matrix :math:`M^k`: True where the distance is at most `hops`, so also on the diagonal."""
     return hop_counts(road_map) <= require_whole("hops", hops, low=0)
 
 

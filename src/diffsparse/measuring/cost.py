@@ -64,10 +64,6 @@ def count(model: nn.Module, example: Example) -> Cost:
 
     Operations are counted as they are executed, so functional calls, raw parameters and layers used twice are counted
     correctly. A two-dimensional matrix product counts as a linear layer, whatever its operands are.
-
-    Example:
-        >>> count(nn.Linear(8, 4), Example.of(torch.zeros(2, 8))).macs
-        64
     """
     counter = FlopCounterMode(display=False, custom_mapping=_FORMULAS)
     with undisturbed(model, device=example.device), _plain_kernels():
@@ -208,10 +204,6 @@ def _attention(query: Shape, key: Shape, value: Shape, *_: Any, **__: Any) -> in
     return 2 * batch * heads * length * key[-2] * (width + value[-1])
 
 
-def _rnn_cpu(x: Shape, w_input: Shape, w_hidden: Shape, *_: Any, **__: Any) -> int:
-    return 2 * prod(x[:-1]) * (prod(w_input) + prod(w_hidden))
-
-
 def _rnn_cuda(x: Shape, weights: list[Shape], *_: Any, **__: Any) -> int:
     return 2 * prod(x[:-1]) * sum(prod(weight) for weight in weights if len(weight) == 2)
 
@@ -221,6 +213,6 @@ _FORMULAS = {
     aten.mv: lambda matrix, *_, **__: 2 * prod(matrix),
     aten.addmv: lambda added, matrix, *_, **__: 2 * prod(matrix),
     aten._scaled_dot_product_flash_attention_for_cpu: _attention,
-    aten.mkldnn_rnn_layer: _rnn_cpu,
+    aten.mkldnn_rnn_layer: lambda x, w_in, w_hidden, *_, **__: 2 * prod(x[:-1]) * (prod(w_in) + prod(w_hidden)),
     aten._cudnn_rnn: _rnn_cuda,
 }

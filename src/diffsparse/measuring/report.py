@@ -42,7 +42,6 @@ class Measurement(Cost):
         return self.flops + self.elementwise_flops
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
         return asdict(self) | {"flops": self.flops, "flops_with_elementwise": self.flops_with_elementwise}
 
     def __str__(self) -> str:
@@ -71,7 +70,6 @@ class Comparison:
         return self.model.latency.median / self.other.latency.median
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
         figures = {"model": self.model.as_dict(), "other": self.other.as_dict()}
         return figures | {"ratios": self.ratios, "speedup": self.speedup}
 

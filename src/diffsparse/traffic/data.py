@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from diffsparse.data.dataset import Batch, DataSet, DataSummary, Part, Share, as_slice
+from diffsparse.data.dataset import Batch, DataSet, DataSummary, Draws, Part, Share, as_slice
 from diffsparse.errors import SparsityError, require_whole
 from diffsparse.traffic.reading import Speeds
 
@@ -46,9 +46,7 @@ class TrafficPart(Part):
     def __len__(self) -> int:
         return len(self.speeds) - self.history
 
-    def make_batches(
-        self, batches: list[range], order: Tensor, share: Share, drawn_by: tuple[int, int] | None
-    ) -> Iterator[Batch]:
+    def make_batches(self, batches: list[range], order: Tensor, share: Share, drawn_by: Draws) -> Iterator[Batch]:
         past = torch.arange(self.history)
         for positions in batches:
             starts = order[as_slice(positions)]
@@ -89,14 +87,7 @@ class TrafficDataSet(DataSet):
 def traffic_data(
     name: str, speeds: Speeds, adjacency: Tensor, *, history: int = HISTORY, positions: Tensor | None = None
 ) -> TrafficDataSet:
-    """A data set of these speeds, as `split` cuts it, with the map `adjacency` (nodes, nodes).
-
-    Example:
-        >>> speeds = Speeds(values=torch.full((200, 2), 50.0).double(), names=("bridge", "market"))
-        >>> data = traffic_data("two roads", speeds, torch.tensor([[False, True], [True, False]]))
-        >>> data.input_shape, data.num_outputs, len(data.train), len(data.validation), len(data.test)
-        ((8, 2), 2, 136, 8, 32)
-    """
+    """A data set of these speeds, as `split` cuts it, with the map `adjacency` (nodes, nodes)."""
     nodes = len(speeds.names)
     if adjacency.shape != (nodes, nodes):
         raise SparsityError(f"{name}: the speeds are of {nodes} nodes, the map is {tuple(adjacency.shape)}")

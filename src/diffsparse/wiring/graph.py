@@ -50,7 +50,7 @@ class WiringGraph:
 
 @torch.no_grad()
 def wiring_graph(net: nn.Module | WiringGraph) -> WiringGraph:
-    """The graph of a network with a convolution `stem`, `stages` that are all `WiredStage`s and a linear `classifier`."""
+    """The graph of a network with a convolution `stem`, a sequence `stages` of wired ones and a linear `classifier`."""
     if isinstance(net, WiringGraph):
         return net
     name = type(require_module("net", net)).__name__

@@ -21,11 +21,6 @@ class StageShape:
     """The nodes of a stage: `inputs` input nodes, then `groups` groups of `outputs` nodes; the last one is the output.
 
     An edge runs from a group to any later one, so group g = 1, 2, ... reads `inputs + (g - 1) * outputs` nodes.
-
-    Example:
-        >>> shape = StageShape(inputs=64, outputs=128, groups=2)
-        >>> shape.fan_ins, shape.usable_edges
-        ((64, 192), 32768)
     """
 
     inputs: int
