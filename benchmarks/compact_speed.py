@@ -25,7 +25,7 @@ from diffsparse.compaction.materialise import materialise
 from diffsparse.compaction.plan_tensors import write_plan_tensors
 from diffsparse.compaction.planner import make_plan
 from diffsparse.models import PreResNet, create
-from diffsparse.models.preresnet import Bottleneck
+from diffsparse.models.preactivation import Bottleneck
 from diffsparse.testing import zero_random_channels
 from diffsparse.training import Hardware, Recipe, Sparsifying, train
 

@@ -16,7 +16,7 @@ from torch import nn
 
 import diffsparse as ds
 from diffsparse.models import create
-from diffsparse.models.mobilenet import MobileNetV1
+from diffsparse.models.postactivation import MobileNetV1
 from diffsparse.wiring import Differentiable, Plain, compact_wiring, wiring_cost, wiring_graph
 from diffsparse.wiring.mobilenet import WiredMobileNet
 

@@ -30,7 +30,7 @@ from diffsparse.cli.train import TrainingBar
 from diffsparse.models import create
 from diffsparse.training import Hardware, Optimisation, Recipe, Sparsifying, train
 from diffsparse.wiring import Edges, StageShape, WiringGraph, wiring_cost, wiring_graph
-from diffsparse.wiring.report import wiring_figures
+from diffsparse.wiring.graph import wiring_figures
 
 RESULTS = Path(__file__).parent / "results"
 TARGET = 0.95

@@ -2,7 +2,8 @@
 
 import math
 import numbers
-from typing import TypeVar
+from importlib import import_module
+from typing import Any, TypeVar
 
 from torch import Tensor, nn
 
@@ -60,6 +61,16 @@ def require_module(name: str, value: Module) -> Module:
     if not isinstance(value, nn.Module):
         raise SparsityError(f"{name} must be a torch.nn.Module, got {value!r}")
     return value
+
+
+def import_extra(module: str, need: str, package: str) -> Any:
+    """The optional `module`; if it is missing, the error says what needs it and which package to install."""
+    try:
+        # a submodule alone would be found even if its package cannot be imported
+        import_module(module.partition(".")[0])
+        return import_module(module)
+    except ImportError:
+        raise SparsityError(f"{need}; install it with: pip install {package}") from None
 
 
 def _bounds(low: float | None, above: float | None, high: float | None) -> str:

@@ -16,16 +16,12 @@ class Example:
     """Arguments for one call of a model.
 
     Example:
-        >>> str(Example.of(torch.zeros(1, 3, 32, 32)))
-        'float32[1, 3, 32, 32]'
         >>> str(Example.of({"x": torch.zeros(2), "deep": True}))
         'x=float32[2], deep=True'
     """
 
     args: tuple[Any, ...]
-    """Positional arguments."""
     kwargs: dict[str, Any]
-    """Keyword arguments."""
 
     @classmethod
     def of(cls, example_inputs: Any) -> "Example":
@@ -71,8 +67,8 @@ class Example:
             raise SparsityError(f"{type(model).__name__} does not run on the example ({self}): {error}") from error
 
     def __str__(self) -> str:
-        positional = [_describe(value) for value in self.args]
-        return ", ".join(positional + [f"{key}={_describe(value)}" for key, value in self.kwargs.items()])
+        named = (f"{key}={_describe(value)}" for key, value in self.kwargs.items())
+        return ", ".join([*map(_describe, self.args), *named])
 
 
 def _copy(tensor: Tensor) -> Tensor:

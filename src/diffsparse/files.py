@@ -26,14 +26,6 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
 
     Its bytes are on the disk before it gets its name. After an error the old file is unchanged and the new one is
     removed. A symbolic link is followed, not replaced.
-
-    Example:
-        >>> import tempfile
-        >>> path = Path(tempfile.mkdtemp(), "numbers")
-        >>> with replacing(path) as file:
-        ...     _ = file.write(b"123")
-        >>> path.read_bytes()
-        b'123'
     """
     target = Path(os.path.realpath(require_path(path)))
     draft = target.with_name(f".diffsparse-{secrets.token_hex(8)}.tmp")

@@ -25,10 +25,7 @@ def load_features() -> None:
 
 
 class Registry(Generic[Thing]):
-    """Things of one kind by name.
-
-    Args:
-        kind: what messages call one of them.
+    """Things of one kind by name; messages call one of them a `kind`.
 
     Example:
         >>> colours = Registry[int]("colour")
@@ -59,8 +56,7 @@ class Registry(Generic[Thing]):
 
     def names(self) -> tuple[str, ...]:
         """All names, in the order of registration."""
-        load_features()
-        return tuple(self._things)
+        return tuple(name for name, _ in self.items())
 
     def items(self) -> Iterator[tuple[str, Thing]]:
         """All names and things, in the order of registration."""

@@ -20,7 +20,7 @@ def test_header_of_a_compact_model(tmp_path):
     small = compact_resnet()
     save(small, tmp_path / "net")
     header = read_header(tmp_path / "net")
-    assert (header.kind, header.model_class) == ("compact", "diffsparse.models.preresnet.PreResNet")
+    assert (header.kind, header.model_class) == ("compact", "diffsparse.models.preactivation.PreResNet")
     assert header.plan == small.plan
     assert (header.diffsparse_version, header.torch_version) == (ds.__version__, torch.__version__)
     assert not header.gates

@@ -14,7 +14,8 @@ import torch
 
 from diffsparse.cli.demo import METHODS, traffic_recipe
 from diffsparse.cli.main import main
-from diffsparse.traffic.data import Speeds, TrafficDataSet, traffic_data
+from diffsparse.traffic.data import TrafficDataSet, traffic_data
+from diffsparse.traffic.reading import Speeds
 from diffsparse.training import Sparsifying
 from tests.training.examples import RUN_MODULE
 

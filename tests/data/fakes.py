@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from diffsparse.data.cifar import CIFAR10, CIFAR100, Layout
+from diffsparse.data.small_images import CIFAR10, CIFAR100, Layout
 
 SMALL10 = replace(CIFAR10, train_records=6, test_records=20)
 SMALL100 = replace(CIFAR100, train_records=200, test_records=100)

@@ -14,9 +14,16 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from diffsparse import SparsityError
-from diffsparse.data.folder import open_folder
-from diffsparse.data.image_part import ImagePart, centre_box, cores_per_process, pillow, random_box, read_image
-from diffsparse.data.part import Share
+from diffsparse.data.dataset import Share
+from diffsparse.data.image_folder import (
+    ImagePart,
+    centre_box,
+    cores_per_process,
+    open_folder,
+    pillow,
+    random_box,
+    read_image,
+)
 from tests.data.fakes import write_images
 
 # Python 3.12 warns of what DataLoader does by default

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from diffsparse.data import open_data
-from diffsparse.data.cifar import CIFAR10, CIFAR100, Layout
+from diffsparse.data.small_images import CIFAR10, CIFAR100, Layout
 from diffsparse.data.tensor_part import TensorPart
 
 FACTS = {

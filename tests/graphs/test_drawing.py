@@ -5,8 +5,7 @@ from matplotlib.colors import to_hex
 
 from diffsparse import SparsityError
 from diffsparse.graphs import draw_graph, draw_heat_map, plane_layout
-from diffsparse.graphs.drawing import MISSED, OFF_MAP, ON_MAP
-from diffsparse.graphs.layout import row_order
+from diffsparse.graphs.drawing import MISSED, OFF_MAP, ON_MAP, row_order
 
 # the map has 0 - 1 - 2 - 3; learned are 0 - 1 (both ways), 1 - 2 and 0 - 3
 ROAD_MAP = torch.diag(torch.ones(3), 1)

@@ -1,7 +1,7 @@
 import torch
 
 from diffsparse.graphs import hop_counts, plane_layout
-from diffsparse.graphs.layout import row_order
+from diffsparse.graphs.drawing import row_order
 
 
 def grid(side: int) -> torch.Tensor:

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from diffsparse import SparsityError
 from diffsparse.graphs import hop_counts, learned_relationship, nonzeros, within_hops
-from diffsparse.graphs.scores import node_names, require_adjacency, require_map
+from diffsparse.graphs.adjacency import node_names, require_adjacency, require_map
 
 # 0 - 1 - 2   3 - 4   5
 SIX = torch.zeros(6, 6, dtype=torch.bool)

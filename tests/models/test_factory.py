@@ -15,7 +15,7 @@ from diffsparse.models import (
     names,
     register_family,
 )
-from diffsparse.models.preresnet import BasicBlock, Bottleneck
+from diffsparse.models.preactivation import BasicBlock, Bottleneck
 
 
 @pytest.mark.parametrize("name", names())

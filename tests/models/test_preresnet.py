@@ -7,7 +7,7 @@ from torch import nn
 
 from diffsparse import SparsityError
 from diffsparse.models import PreResNet
-from diffsparse.models.preresnet import BasicBlock, Bottleneck
+from diffsparse.models.preactivation import BasicBlock, Bottleneck
 from tests.compaction.nets import randomise
 from tests.models.figures import normalised, strided
 

@@ -5,8 +5,8 @@ from torch import Tensor, nn
 
 from diffsparse import SparsityError
 from diffsparse.models import PreActivationResNet, ResNet
-from diffsparse.models.preresnet import Bottleneck
-from diffsparse.models.resnet import PostActivationBottleneck
+from diffsparse.models.postactivation import PostActivationBottleneck
+from diffsparse.models.preactivation import Bottleneck
 from tests.compaction.nets import randomise
 from tests.models.figures import maps, normalised, strided
 

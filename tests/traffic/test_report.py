@@ -8,8 +8,9 @@ import pytest
 import torch
 
 import diffsparse as ds
-from diffsparse.traffic.data import Speeds, TrafficDataSet, traffic_data
-from diffsparse.traffic.report import graph_figures, learned_graph, write_graph
+from diffsparse.traffic.data import TrafficDataSet, traffic_data
+from diffsparse.traffic.feature import graph_figures, learned_graph, write_graph
+from diffsparse.traffic.reading import Speeds
 from diffsparse.training import Distillation, Optimisation, Recipe, Sparsifying, train
 from tests.training.examples import RUN_MODULE, Net, small_data
 
@@ -97,7 +98,7 @@ def test_without_a_map_the_graph_is_drawn_alone(tmp_path: Path, drawn: dict[str,
 
 
 def test_a_blot_of_edges_is_not_drawn(tmp_path: Path, drawn: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("diffsparse.traffic.report.MOST_DRAWN", 2)
+    monkeypatch.setattr("diffsparse.traffic.feature.MOST_DRAWN", 2)
     _, said = draw(tmp_path, GRAPH, three_roads())
     assert said == ["no roads.svg: 3 edges are too many to tell apart"]
     assert drawn.keys() == {"graph.svg", "graph.png"}

@@ -11,8 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from diffsparse.data import DataSet
-from diffsparse.data.tensor_part import TensorPart
-from diffsparse.data.transform import Normalisation
+from diffsparse.data.tensor_part import Normalisation, TensorPart
 from diffsparse.methods import Method
 from diffsparse.training import Recipe, StoppedError, Watcher, train
 from diffsparse.training.classification import ClassificationObjective

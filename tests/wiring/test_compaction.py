@@ -12,17 +12,10 @@ from torch import Tensor, nn
 import diffsparse as ds
 from diffsparse.compaction.materialise import materialise
 from diffsparse.errors import SparsityError, SparsityWarning
-from diffsparse.wiring import (
-    Differentiable,
-    OrdinaryStage,
-    TopK,
-    WiredStage,
-    compact_wiring,
-    compaction,
-    table,
-)
+from diffsparse.wiring import Differentiable, TopK, WiredStage, compact_wiring, compaction, table
 from diffsparse.wiring.bags import DenseMix, SparseMix
 from diffsparse.wiring.mobilenet import WiredMobileNet
+from diffsparse.wiring.stage import OrdinaryStage
 from diffsparse.wiring.table import SparseFront, SparseNodes, TableStage
 from tests.wiring.nets import drop, shifted, tiny
 

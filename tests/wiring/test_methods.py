@@ -9,7 +9,7 @@ from torch import Tensor, nn
 import diffsparse as ds
 from diffsparse.methods import Method
 from diffsparse.models import create
-from diffsparse.wiring.methods import (
+from diffsparse.wiring.feature import (
     Wired,
     WiredGates,
     WiredLargest,

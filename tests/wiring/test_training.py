@@ -19,8 +19,8 @@ from diffsparse.training.classification import ClassificationObjective
 from diffsparse.training.evaluate import evaluate
 from diffsparse.training.folder import Log
 from diffsparse.wiring import WiredStage
-from diffsparse.wiring.methods import Wired, WiredGates, WiredLargest, WiredProximal, WiredRandom
-from diffsparse.wiring.report import learned_wiring, wiring_figures
+from diffsparse.wiring.feature import Wired, WiredGates, WiredLargest, WiredProximal, WiredRandom
+from diffsparse.wiring.graph import learned_wiring, wiring_figures
 from tests.training.examples import ALONE, NET, STEPS, Net, Signals, outcome, recipe, run_stopped
 
 MODEL = "wired-mobilenet-0.25-small"

@@ -1,10 +1,8 @@
 """Data sets, and how their parts become batches."""
 
-from diffsparse.data.dataset import DataSet, DataSummary
+from diffsparse.data.dataset import Batch, DataSet, DataSummary, Labelled, Part, Share
 from diffsparse.data.factory import DataRequest, names, open_data, register_data
-from diffsparse.data.part import Batch, Labelled, Part, Share
-from diffsparse.data.tensor_part import TensorPart
-from diffsparse.data.transform import Normalisation
+from diffsparse.data.tensor_part import Normalisation, TensorPart
 
 __all__ = [
     "Batch",

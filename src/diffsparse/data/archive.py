@@ -21,20 +21,16 @@ CHUNK = 1 << 18
 
 @dataclass(frozen=True, kw_only=True)
 class Archive:
-    """Where an archive comes from and what it holds."""
+    """Where an archive comes from, its checksum, and the files to unpack from a folder in it."""
 
     url: str
-    """Its address; the last part is the name of the file."""
     md5: str
-    """Its checksum."""
     folder: str
-    """The folder in it."""
     files: tuple[str, ...]
-    """The files of that folder to unpack."""
 
     @property
     def name(self) -> str:
-        """The name of the archive's file."""
+        """The last part of the address."""
         return self.url.rpartition("/")[2]
 
 
@@ -103,23 +99,20 @@ def _copy_members(packed: Path, archive: Archive, folder: Path) -> None:
     missing = {f"{archive.folder}/{file}": file for file in archive.files}
     with tarfile.open(packed, "r:gz") as members:
         for member in members:
-            file = missing.get(member.name)
-            if file is None:
+            if member.name not in missing:
                 continue
             content = members.extractfile(member) if member.isreg() else None
             if content is None:
                 raise SparsityError(f"{member.name} in {packed} must be an ordinary file")
-            with open(folder / file, "wb") as copy:
+            with open(folder / missing.pop(member.name), "wb") as copy:
                 shutil.copyfileobj(content, copy)
-            del missing[member.name]
     if missing:
         raise SparsityError(f"{packed} does not hold {', '.join(missing)}")
 
 
 def download(url: str, path: Path, *, md5: str, timeout: float = 30.0) -> None:
-    """Fetch `url` to `path`, with a progress bar on a terminal.
+    """Fetch `url` to `path`, which appears only when it is complete and its checksum is right.
 
-    The file has a temporary name until it is complete and its checksum is right; after an error nothing is left.
     `timeout` is in seconds and applies to connecting and to each answer, not to the whole download.
     """
     by_hand = f"try again, or fetch it by hand and put it at {path}"
@@ -129,9 +122,8 @@ def download(url: str, path: Path, *, md5: str, timeout: float = 30.0) -> None:
         for chunk in chunks:
             file.write(chunk)
             digest.update(chunk)
-        if digest.hexdigest() != md5:
-            problem = f"its MD5 checksum must be {md5} but is {digest.hexdigest()}"
-            raise SparsityError(f"cannot use what {url} sent: {problem}; {by_hand}")
+        if (found := digest.hexdigest()) != md5:
+            raise SparsityError(f"cannot use what {url} sent: its MD5 checksum must be {md5} but is {found}; {by_hand}")
 
 
 def _received(url: str, timeout: float, by_hand: str) -> Generator[bytes, None, None]:
@@ -151,8 +143,8 @@ def _received(url: str, timeout: float, by_hand: str) -> Generator[bytes, None, 
         reason = getattr(error, "reason", None) or error
         raise SparsityError(f"cannot download {url}: {reason}; {by_hand}") from error
     if expected is not None and received != expected:
-        problem = f"the connection ended after {received:,} of {expected:,} bytes"
-        raise SparsityError(f"cannot download {url}: {problem}; {by_hand}")
+        ended = f"the connection ended after {received:,} of {expected:,} bytes"
+        raise SparsityError(f"cannot download {url}: {ended}; {by_hand}")
 
 
 @contextmanager

@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from diffsparse.data.cifar import CIFAR10, CIFAR100, SHAPE, open_cifar
 from diffsparse.data.dataset import DataSet
-from diffsparse.data.digits import open_digits
-from diffsparse.data.folder import open_folder, open_imagenet
+from diffsparse.data.image_folder import open_folder, open_imagenet
+from diffsparse.data.small_images import CIFAR10, CIFAR100, SHAPE, open_cifar, open_digits
 from diffsparse.errors import SparsityError
 from diffsparse.registry import Registry
 
@@ -18,18 +17,13 @@ ROOT_VARIABLE = "DIFFSPARSE_DATA"
 
 @dataclass(frozen=True, kw_only=True)
 class DataRequest:
-    """What the user asked for: the argument of the function that opens a data set."""
+    """What the user asked for, as in `open_data`: the argument of the function that opens a data set."""
 
     name: str
-    """The registered name."""
     root: Path | None = None
-    """The folder that the user gave."""
     augment: bool = True
-    """Whether training images may be changed at random."""
     image_size: int | None = None
-    """Width and height of the inputs, for data sets that let the user choose."""
     download: bool = False
-    """Whether files may be downloaded."""
 
     def folder(self) -> Path:
         """The data root, given or from the environment; raises if there is none."""
@@ -61,47 +55,20 @@ DATA_SETS = Registry[Callable[[DataRequest], DataSet]]("data set")
 def register_data(name: str, opener: Callable[[DataRequest], DataSet]) -> None:
     """Let `open_data`, `diffsparse data NAME` and `diffsparse train --data NAME` find your data set.
 
-    To be found by the command line, the module that calls this must be declared as an entry point of the group
-    `diffsparse.features` in the pyproject.toml of your package.
-
-    Args:
-        name: a name that no other data set has.
-        opener: makes the data set; it gets what the user asked for, and raises `SparsityError` if that is impossible.
-
-    Example:
-        >>> import torch
-        >>> from diffsparse.data import Normalisation, TensorPart
-        >>> def open_stripes(request):
-        ...     request.refuse_download()
-        ...     request.check_size(8)
-        ...     labels = torch.arange(64) % 2
-        ...     images = torch.eye(8).roll(1, 1).expand(64, 1, 8, 8) * labels.reshape(64, 1, 1, 1)
-        ...     part = TensorPart(images=images, labels=labels, normalisation=Normalisation.of(images))
-        ...     return DataSet(name=request.name, train=part, test=part, input_shape=(1, 8, 8), num_outputs=2)
-        >>> register_data("stripes", open_stripes)
-        >>> open_data("stripes").summary().rows["train"]
-        ('64', '2', '1 x 8 x 8', '32', '32')
+    `opener` gets what the user asked for and makes the data set, or raises `SparsityError` if that is impossible. To be
+    found by the command line, the module that calls this must be declared as an entry point of the group
+    `diffsparse.features` in the pyproject.toml of your package. CONTRIBUTING.md has an example.
     """
     DATA_SETS.add(name, opener)
 
 
 def names() -> tuple[str, ...]:
-    """The names that `open_data` knows.
-
-    Example:
-        >>> names()[:5]
-        ('digits', 'cifar10', 'cifar100', 'imagenet', 'folder')
-    """
+    """The names that `open_data` knows, in the order of registration."""
     return DATA_SETS.names()
 
 
 def open_data(
-    name: str,
-    *,
-    root: Path | None = None,
-    augment: bool = True,
-    image_size: int | None = None,
-    download: bool = False,
+    name: str, *, root: Path | None = None, augment: bool = True, image_size: int | None = None, download: bool = False
 ) -> DataSet:
     """The data set called `name`, checked and ready to make batches.
 

@@ -3,17 +3,15 @@
 import threading
 from collections.abc import Generator
 from contextlib import closing
-from dataclasses import dataclass
 from queue import SimpleQueue
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 T = TypeVar("T")
 
 THREAD_NAME = "diffsparse-batches"
 
 
-@dataclass(frozen=True)
-class _End:
+class _End(NamedTuple):
     """The last item in the queue, with the error that ended the source, if any."""
 
     error: BaseException | None

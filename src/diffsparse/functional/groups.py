@@ -1,12 +1,13 @@
-"""Competition groups: which dimensions compete, where their thresholds go, and in which precision."""
+"""Competition groups: which dimensions compete, where thresholds go and start, and in which precision."""
 
+import math
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from diffsparse.errors import SparsityError, require_floats
+from diffsparse.errors import SparsityError, require_floats, require_number, require_whole
 
 Dims = int | tuple[int, ...]
 
@@ -32,13 +33,13 @@ def align_beta(beta: Tensor, alpha: Tensor, dims: tuple[int, ...], name: str = "
     """`beta` reshaped to broadcast against `alpha`: one threshold per group, or a scalar for all groups."""
     require_floats(name, beta)
     expected = tuple(size for d, size in enumerate(alpha.shape) if d not in dims)
-    if beta.dim() != 0 and tuple(beta.shape) != expected:
+    if beta.dim() == 0:
+        return beta
+    if tuple(beta.shape) != expected:
         raise SparsityError(
             f"{name} must be a scalar or have one entry per group, shape {expected}, "
             f"for alpha of shape {tuple(alpha.shape)}; got shape {tuple(beta.shape)}"
         )
-    if beta.dim() == 0:
-        return beta
     for d in dims:
         beta = beta.unsqueeze(d)
     return beta
@@ -54,3 +55,35 @@ def full_precision(device: torch.device) -> AbstractContextManager[Any]:
     if not torch.amp.is_autocast_available(device.type):
         return nullcontext()
     return torch.autocast(device.type, enabled=False)
+
+
+def initial_beta(n: int) -> float:
+    """beta = -log(n^2 + n - 1), so that sigmoid(beta) = 1 / (n^2 + n)."""
+    require_whole("n, the number of entries of a gate,", n, low=1)
+    return -math.log(n * n + n - 1)
+
+
+def initial_alpha(n: int, value: float) -> float:
+    """alpha = value (n + 1) / n; together with `initial_beta`, every entry of a signed gate equals `value`."""
+    return require_number("the value a gate starts at", value) * (n + 1) / n
+
+
+def initial_alpha_beta(
+    n: int, value: float = 0.5, *, device: torch.device | str | None = None, dtype: torch.dtype | None = None
+) -> tuple[Tensor, Tensor]:
+    r"""The paper's initialisation of a signed gate: every entry of the gate equals `value`.
+
+    .. math:: \alpha_i = \texttt{value}\,\frac{n+1}{n}, \qquad \beta = -\log(n^2 + n - 1)
+
+    Returns `alpha` of shape (n,) and the scalar `beta`, the arguments of `signed_threshold`.
+
+    Edges: `n = 1` gives alpha = 2 * value and beta = 0; a gate at `value = 0` gets no gradient and stays there.
+
+    Example:
+        >>> from diffsparse.functional import signed_threshold
+        >>> signed_threshold(*initial_alpha_beta(4)).tolist()
+        [0.5, 0.5, 0.5, 0.5]
+    """
+    beta = initial_beta(n)
+    alpha = torch.full((n,), initial_alpha(n, value), device=device, dtype=dtype)
+    return alpha, torch.tensor(beta, device=device, dtype=dtype)

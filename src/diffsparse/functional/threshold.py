@@ -1,4 +1,4 @@
-"""Gates as pure functions: they turn free parameters into values with exact zeros (Eq. 9-12 and 15)."""
+"""Thresholds that make exact zeros: gates from free parameters (Eq. 9-12, 15) and proximal steps (Eq. 3, 5, 7)."""
 
 from typing import Any
 
@@ -59,8 +59,7 @@ def shrink(
     x: Tensor, threshold: Tensor | float, rgf: float | None = None, *, magnitude: Tensor | None = None
 ) -> Tensor:
     """sign(x) * relu(|x| - threshold), as in Eq. 3, 7 and 12; pass `magnitude` if |x| is already computed."""
-    magnitude = x.abs() if magnitude is None else magnitude
-    return x.sign() * gated_relu(magnitude - threshold, rgf)
+    return x.sign() * gated_relu((x.abs() if magnitude is None else magnitude) - threshold, rgf)
 
 
 def signed_threshold(alpha: Tensor, beta: Tensor, dim: Dims = -1, *, rgf: float | None = None) -> Tensor:
@@ -101,8 +100,7 @@ def simplex_threshold(alpha: Tensor, beta: Tensor, dim: Dims = -1, *, rgf: float
               a_i = \tilde\gamma_i / \textstyle\sum_j \tilde\gamma_j
 
     Computed from `p = softmax(alpha)` as `(p - sigmoid(beta))_+` divided by its sum, which is the same and cannot
-    overflow. With `rgf` the elu therefore sees `p - sigmoid(beta)`, the distance to the threshold relative to the sum
-    of the group.
+    overflow. So with `rgf` the elu sees `p - sigmoid(beta)`, the distance to the threshold relative to the group's sum.
 
     The arguments are those of `signed_threshold`. Returns a tensor like `alpha`; each group sums to 1, or is all zero
     if every entry is below the threshold.
@@ -156,3 +154,48 @@ def matrix_threshold(alpha: Tensor, beta_row: Tensor, beta_col: Tensor, *, rgf: 
     row_part = in_float32(align_beta(beta_row, alpha, row, "beta_row")).sigmoid() * gamma.sum(row, keepdim=True)
     col_part = in_float32(align_beta(beta_col, alpha, col, "beta_col")).sigmoid() * gamma.sum(col, keepdim=True)
     return gated_relu(gamma - row_part - col_part, rgf).to(alpha.dtype)
+
+
+def proximal_l1(w: Tensor, step: float) -> Tensor:
+    r"""Soft threshold (Eq. 3): :math:`\mathrm{sign}(w_i)(|w_i| - \eta\lambda)_+` with `step` = eta * lambda.
+
+    Example:
+        >>> proximal_l1(torch.tensor([1.0, -0.25]), 0.5).tolist()
+        [0.5, -0.0]
+    """
+    _check(w, step)
+    return shrink(w, step)
+
+
+def proximal_group_l21(w: Tensor, step: float, dim: Dims = -1) -> Tensor:
+    r"""Group soft threshold (Eq. 5): :math:`\bigl((\|w_g\|_2 - \eta\lambda)/\|w_g\|_2\bigr)_+\, w_{g,i}`.
+
+    Entries along `dim` form one group and live or die together. A zero group stays zero.
+
+    Example:
+        >>> proximal_group_l21(torch.tensor([[3.0, 4.0], [0.3, 0.4]]), 1.0)
+        tensor([[2.4000, 3.2000],
+                [0.0000, 0.0000]])
+    """
+    _check(w, step)
+    norm = torch.linalg.vector_norm(w, dim=group_dims(w, dim, "w"), keepdim=True)
+    return torch.relu(norm - step) / torch.where(norm > 0, norm, 1.0) * w
+
+
+def proximal_exclusive_l12(w: Tensor, step: float, dim: Dims = -1) -> Tensor:
+    r"""Exclusive lasso (Eq. 7): :math:`\mathrm{sign}(w_{g,i})(|w_{g,i}| - \eta\lambda\|w_g\|_1)_+`.
+
+    Entries along `dim` form one group; the norm is taken before the step.
+
+    Example:
+        >>> proximal_exclusive_l12(torch.tensor([1.0, -0.5, 0.1]), 0.125)
+        tensor([ 0.8000, -0.3000,  0.0000])
+    """
+    _check(w, step)
+    magnitude = w.abs()
+    return shrink(w, step * magnitude.sum(group_dims(w, dim, "w"), keepdim=True), magnitude=magnitude)
+
+
+def _check(w: Tensor, step: float) -> None:
+    require_floats("w", w)
+    require_number("a proximal step (learning rate times strength)", step, low=0)

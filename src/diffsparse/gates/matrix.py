@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from diffsparse.errors import SparsityError, require_whole
 from diffsparse.functional import matrix_threshold
-from diffsparse.functional.initial import initial_beta
+from diffsparse.functional.groups import initial_beta
 from diffsparse.gates.gate import Gate, checked_values, gate_dtype, require_room, values_dtype
 from diffsparse.gates.vector import DROPPED
 

@@ -8,8 +8,7 @@ from torch import Tensor
 
 from diffsparse.errors import SparsityError
 from diffsparse.functional import signed_threshold
-from diffsparse.functional.groups import Dims
-from diffsparse.functional.initial import initial_alpha, initial_beta
+from diffsparse.functional.groups import Dims, initial_alpha, initial_beta
 from diffsparse.gates.gate import checked_values, require_room, values_dtype
 from diffsparse.gates.vector import DROPPED, VectorGate
 

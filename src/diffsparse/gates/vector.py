@@ -7,8 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from diffsparse.errors import SparsityError, require_whole
-from diffsparse.functional.groups import Dims, group_dims
-from diffsparse.functional.initial import initial_beta
+from diffsparse.functional.groups import Dims, group_dims, initial_beta
 from diffsparse.gates.gate import Gate, gate_dtype
 
 # A dropped entry starts half-way to its threshold: it can come back, but not by rounding.

@@ -22,38 +22,24 @@ Shape: TypeAlias = tuple[int, ...]
 
 aten = torch.ops.aten
 
-_LAYERS = {
-    aten.mm,
-    aten.addmm,
-    aten._scaled_mm,
-    aten.mv,
-    aten.addmv,
-    aten.mkldnn_rnn_layer,
-    aten._cudnn_rnn,
-    aten.convolution,
-    aten._convolution,
-    aten.cudnn_convolution,
-    aten.convolution_overrideable,
-    aten._slow_conv2d_forward,
-}
-_NORMS = {
-    aten.native_batch_norm,
-    aten._native_batch_norm_legit,
-    aten._native_batch_norm_legit_no_training,
-    aten.cudnn_batch_norm,
-    aten.miopen_batch_norm,
-}
-_RELUS = {aten.relu, aten.relu_}
-_WINDOWS = {
-    aten.avg_pool1d,
-    aten.avg_pool2d,
-    aten.avg_pool3d,
-    aten.max_pool2d_with_indices,
-    aten.max_pool3d_with_indices,
-}
+
+def _ops(names: str) -> set[Any]:
+    return {getattr(aten, name) for name in names.split()}
+
+
+_LAYERS = _ops(
+    "mm addmm _scaled_mm mv addmv mkldnn_rnn_layer _cudnn_rnn convolution _convolution cudnn_convolution "
+    "convolution_overrideable _slow_conv2d_forward"
+)
+_NORMS = _ops(
+    "native_batch_norm _native_batch_norm_legit _native_batch_norm_legit_no_training cudnn_batch_norm miopen_batch_norm"
+)
+_RELUS = _ops("relu relu_")
+_WINDOWS = _ops("avg_pool1d avg_pool2d avg_pool3d max_pool2d_with_indices max_pool3d_with_indices")
 # Pooling to one value per channel arrives as a mean.
-_WHOLE = {aten.mean, aten._adaptive_avg_pool2d, aten._adaptive_avg_pool3d}
-_BATCHED = {aten.bmm: 0, aten.baddbmm: 1}
+_WHOLE = _ops("mean _adaptive_avg_pool2d _adaptive_avg_pool3d")
+# Where the two factors of a batched product are among its arguments.
+_BATCHED = {aten.bmm: slice(0, 2), aten.baddbmm: slice(1, 3)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,10 +64,6 @@ def count(model: nn.Module, example: Example) -> Cost:
 
     Operations are counted as they are executed, so functional calls, raw parameters and layers used twice are counted
     correctly. A two-dimensional matrix product counts as a linear layer, whatever its operands are.
-
-    Example:
-        >>> count(nn.Linear(8, 4), Example.of(torch.zeros(2, 8))).macs
-        64
     """
     counter = FlopCounterMode(display=False, custom_mapping=_FORMULAS)
     with undisturbed(model, device=example.device), _plain_kernels():
@@ -105,24 +87,15 @@ def count(model: nn.Module, example: Example) -> Cost:
 
 
 class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Watches a forward pass.
+    """Watches a forward pass of `model` and counts `peak_bytes` and `elementwise_flops`, described in `Cost`.
 
-    Args:
-        model: its parameters and buffers do not count as activations.
-        inputs: the input tensors, which are alive from the start.
-
-    Attributes:
-        peak_bytes: the most memory of tensors alive at any operation, inputs included.
-        elementwise_flops: 2 per element of a batch norm, 1 per element of a ReLU, element pooled or bias added.
-        weight_macs: MACs of batched products with a parameter on one side, as `einsum` makes them.
+    `weight_macs` are those of batched products with a parameter on one side, as `einsum` makes them. The parameters and
+    buffers of the model are no activations; `inputs` are alive from the start.
     """
 
     def __init__(self, model: nn.Module, inputs: Iterable[Tensor]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.peak_bytes = 0
-        self.elementwise_flops = 0
-        self.weight_macs = 0
-        self._bytes = 0
+        self.peak_bytes = self.elementwise_flops = self.weight_macs = self._bytes = 0
         self._alive: dict[int, weakref.ref[torch.UntypedStorage]] = {}
         self._weights = {
             part.untyped_storage()._cdata
@@ -167,18 +140,13 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         elif op in _WHOLE:
             self.elementwise_flops += args[0].numel()
         elif op in _BATCHED:
-            left, right = args[_BATCHED[op] : _BATCHED[op] + 2]
+            left, right = args[_BATCHED[op]]
             if not self._weights.isdisjoint((left.untyped_storage()._cdata, right.untyped_storage()._cdata)):
                 self.weight_macs += out.numel() * left.shape[-1]
 
 
 def dense_parts(tensor: Tensor) -> tuple[Tensor, ...]:
-    """The dense tensors that hold the memory of `tensor`: itself, unless its layout is sparse.
-
-    Example:
-        >>> [part.numel() for part in dense_parts(torch.eye(3).to_sparse())]
-        [6, 3]
-    """
+    """The dense tensors that hold the memory of `tensor`: itself, unless its layout is sparse."""
     if tensor.layout == torch.strided:
         return (tensor,)
     if tensor.layout == torch.sparse_coo:
@@ -193,9 +161,8 @@ def dense_parts(tensor: Tensor) -> tuple[Tensor, ...]:
 @contextmanager
 def _plain_kernels() -> Iterator[None]:
     """Use kernels that a counter can look into: no fused transformer layers, no compiled graphs."""
-    fast = torch.backends.mha.get_fastpath_enabled()
     with ExitStack() as stack:
-        stack.callback(torch.backends.mha.set_fastpath_enabled, fast)
+        stack.callback(torch.backends.mha.set_fastpath_enabled, torch.backends.mha.get_fastpath_enabled())
         torch.backends.mha.set_fastpath_enabled(False)
         # Importing it takes seconds, and if nobody has, nothing is compiled.
         if "torch._dynamo" in sys.modules:
@@ -228,21 +195,13 @@ def _own_share(model: nn.Module, total: Callable[[], int]) -> Iterator[dict[str,
         running.pop()
 
     # Global hooks leave the user's modules untouched.
-    handles = [register_module_forward_pre_hook(enter), register_module_forward_hook(leave, always_call=True)]
-    try:
+    with register_module_forward_pre_hook(enter), register_module_forward_hook(leave, always_call=True):
         yield own
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 def _attention(query: Shape, key: Shape, value: Shape, *_: Any, **__: Any) -> int:
     batch, heads, length, width = query
     return 2 * batch * heads * length * key[-2] * (width + value[-1])
-
-
-def _rnn_cpu(x: Shape, w_input: Shape, w_hidden: Shape, *_: Any, **__: Any) -> int:
-    return 2 * prod(x[:-1]) * (prod(w_input) + prod(w_hidden))
 
 
 def _rnn_cuda(x: Shape, weights: list[Shape], *_: Any, **__: Any) -> int:
@@ -254,6 +213,6 @@ _FORMULAS = {
     aten.mv: lambda matrix, *_, **__: 2 * prod(matrix),
     aten.addmv: lambda added, matrix, *_, **__: 2 * prod(matrix),
     aten._scaled_dot_product_flash_attention_for_cpu: _attention,
-    aten.mkldnn_rnn_layer: _rnn_cpu,
+    aten.mkldnn_rnn_layer: lambda x, w_in, w_hidden, *_, **__: 2 * prod(x[:-1]) * (prod(w_in) + prod(w_hidden)),
     aten._cudnn_rnn: _rnn_cuda,
 }

@@ -14,16 +14,12 @@ from diffsparse.errors import SparsityError, require_number, require_whole
 
 @dataclass(frozen=True, kw_only=True)
 class Latency:
-    """Wall-clock time of one call, in seconds."""
+    """Wall-clock time of one call in seconds: median and quartiles over `runs` calls after the warm-up."""
 
     median: float
-    """Half of the calls were faster."""
     lower_quartile: float
-    """A quarter of the calls were faster."""
     upper_quartile: float
-    """A quarter of the calls were slower."""
     runs: int
-    """How many calls were timed, after the warm-up."""
 
     @classmethod
     def of(cls, times: Sequence[float]) -> "Latency":
@@ -32,7 +28,6 @@ class Latency:
         return cls(median=median(times), lower_quartile=lower, upper_quartile=upper, runs=len(times))
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
         return asdict(self)
 
     def __str__(self) -> str:
@@ -51,14 +46,7 @@ class Timing(TypedDict, total=False):
 def time_interleaved(
     calls: Sequence[Callable[[], object]], *, device: torch.device, **timing: Unpack[Timing]
 ) -> tuple[Latency, ...]:
-    """Time the calls in turns and summarise the times of each; the arguments are those of `interleaved_seconds`.
-
-    Example:
-        >>> fast, slow = time_interleaved([lambda: None, lambda: time.sleep(0.001)], device=torch.device("cpu"),
-        ...                               seconds=0.01)
-        >>> fast.median < slow.median, fast.runs == slow.runs
-        (True, True)
-    """
+    """Time the calls in turns and summarise the times of each; the arguments are those of `interleaved_seconds`."""
     return tuple(Latency.of(times) for times in interleaved_seconds(calls, device=device, **timing))
 
 
@@ -73,15 +61,9 @@ def interleaved_seconds(
     """The seconds of each call in each round; a round makes every call once.
 
     So a change in the machine's load affects all calls alike. The order changes from round to round, because caches
-    and memory depend on the previous call. Work queued on an accelerator is awaited before the clock starts and before
-    it stops.
-
-    Args:
-        calls: what to time.
-        device: where the work is done.
-        seconds: rounds go on until this much time has been measured per call.
-        warmup: rounds before the timing.
-        min_runs: the least number of timed rounds, at least 2.
+    and memory depend on the previous call. Work queued on `device` is awaited before the clock starts and before it
+    stops. After `warmup` untimed rounds, there are at least `min_runs` timed ones (2 or more), and they go on until
+    `seconds` have been measured per call.
     """
     require_number("seconds", seconds, low=0)
     require_whole("warmup", warmup, low=0)

@@ -7,8 +7,8 @@ from typing import Any
 from diffsparse.measuring.cost import Cost
 from diffsparse.measuring.latency import Latency
 
+# What the headline counts; attention products and elementwise operations are separate figures.
 CONVENTION = "FLOPs = 2 x MACs of convolutions and linear layers"
-"""What the headline counts; attention products and elementwise operations are separate figures."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,11 +28,9 @@ class Measurement(Cost):
     latency: Latency | None
     """Time of a forward pass; None if it was not measured."""
     device: str
-    """Where the example was."""
     threads: int
     """Threads that torch used inside an operation on the CPU."""
     convention: str = CONVENTION
-    """What FLOPs means here."""
 
     @property
     def flops(self) -> int:
@@ -41,11 +39,9 @@ class Measurement(Cost):
 
     @property
     def flops_with_elementwise(self) -> int:
-        """The other convention: `flops` plus `elementwise_flops`."""
         return self.flops + self.elementwise_flops
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
         return asdict(self) | {"flops": self.flops, "flops_with_elementwise": self.flops_with_elementwise}
 
     def __str__(self) -> str:
@@ -57,17 +53,14 @@ class Comparison:
     """Two models on the same example, timed in turns; prints as a table."""
 
     model: Measurement
-    """The first model."""
     other: Measurement
-    """The second model."""
 
     @property
     def ratios(self) -> dict[str, float | None]:
         """Each figure of `other` divided by that of `model`; None if the latter is 0 or unknown."""
         pairs = {key: (getattr(self.model, key), getattr(self.other, key)) for key in _FIGURES}
         ratios = {key: other / model if model else None for key, (model, other) in pairs.items()}
-        speedup = self.speedup
-        return ratios | {"latency": 1 / speedup if speedup else None}
+        return ratios | {"latency": 1 / self.speedup if self.speedup else None}
 
     @property
     def speedup(self) -> float | None:
@@ -77,22 +70,20 @@ class Comparison:
         return self.model.latency.median / self.other.latency.median
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
         figures = {"model": self.model.as_dict(), "other": self.other.as_dict()}
         return figures | {"ratios": self.ratios, "speedup": self.speedup}
 
     def __str__(self) -> str:
-        ratios = {"": "other / model"}
-        for key, ratio in self.ratios.items():
-            ratios[_LABELS[key]] = "-" if ratio is None else f"{ratio:.4f}"
+        cells = {key: "-" if ratio is None else f"{ratio:.4f}" for key, ratio in self.ratios.items()}
+        ratios = {"": "other / model"} | {label: cells[key] for key, label in (_FIGURES | _LATENCY).items()}
         names = [{"": "model"} | _rows(self.model), {"": "other"} | _rows(self.other)]
         title = f"{self.model.name} (model) and {self.other.name} (other): {_setting(self.model)}"
         speedup = [] if self.speedup is None else [f"speed-up {self.speedup:.2f}x (ratio of medians, timed in turns)"]
         return "\n".join([title, *_columns([*names, ratios]), *speedup, self.model.convention])
 
 
-_FIGURES = ("macs", "flops", "product_macs", "flops_with_elementwise", "params", "bytes", "peak_activation_bytes")
-_LABELS = {
+# The rows of a table, with their labels.
+_FIGURES = {
     "macs": "MACs",
     "flops": "FLOPs",
     "product_macs": "attention MACs, apart",
@@ -100,8 +91,8 @@ _LABELS = {
     "params": "parameters",
     "bytes": "bytes of parameters and buffers",
     "peak_activation_bytes": "peak bytes of activations",
-    "latency": "latency, median ms",
 }
+_LATENCY = {"latency": "latency, median ms"}
 
 
 def _setting(measurement: Measurement) -> str:
@@ -110,9 +101,9 @@ def _setting(measurement: Measurement) -> str:
 
 
 def _rows(measurement: Measurement) -> dict[str, str]:
-    rows = {_LABELS[key]: f"{getattr(measurement, key):,}" for key in _FIGURES}
+    rows = {label: f"{getattr(measurement, key):,}" for key, label in _FIGURES.items()}
     if (latency := measurement.latency) is not None:
-        rows[_LABELS["latency"]] = f"{1e3 * latency.median:.3f}"
+        rows[_LATENCY["latency"]] = f"{1e3 * latency.median:.3f}"
         rows["latency, quartiles"] = f"{1e3 * latency.lower_quartile:.3f} .. {1e3 * latency.upper_quartile:.3f}"
         rows["latency, runs"] = f"{latency.runs:,}"
     return rows
@@ -123,9 +114,8 @@ def _columns(columns: Sequence[dict[str, str]]) -> list[str]:
     labels = list(columns[0])
     widths = [max(map(len, column.values())) for column in columns]
     label_width = max(map(len, labels))
-    return [
-        "  ".join(
-            [f"{label:<{label_width}}", *(f"{c.get(label, ''):>{w}}" for c, w in zip(columns, widths, strict=True))]
-        ).rstrip()
-        for label in labels
-    ]
+    lines = []
+    for label in labels:
+        cells = [f"{column.get(label, ''):>{width}}" for column, width in zip(columns, widths, strict=True)]
+        lines.append("  ".join([f"{label:<{label_width}}", *cells]).rstrip())
+    return lines

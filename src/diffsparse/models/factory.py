@@ -14,10 +14,8 @@ from typing import Any
 from torch import nn
 
 from diffsparse.errors import SparsityError, require_number
-from diffsparse.models.densenet import DenseNet
-from diffsparse.models.mobilenet import MobileNetV1
-from diffsparse.models.preresnet import PreResNet
-from diffsparse.models.resnet import PreActivationResNet, ResNet
+from diffsparse.models.postactivation import MobileNetV1, ResNet
+from diffsparse.models.preactivation import DenseNet, PreActivationResNet, PreResNet
 from diffsparse.registry import Registry
 
 DEPTH = r"(?P<depth>[1-9][0-9]{0,3})"
@@ -36,7 +34,6 @@ class Family:
     build: Callable[[re.Match[str], int, int], nn.Module]
     """Makes a network from the match, the number of classes and the input channels."""
     examples: tuple[str, ...]
-    """Names to list."""
 
 
 FAMILIES = Registry[Family]("family of networks")
@@ -79,22 +76,12 @@ def create(name: str, num_classes: int = 10, *, in_channels: int = 3) -> nn.Modu
 
 
 def names() -> tuple[str, ...]:
-    """Names that `create` knows, some of each family.
-
-    Example:
-        >>> "densenet40" in names()
-        True
-    """
+    """Names that `create` knows, some of each family."""
     return tuple(name for _, family in FAMILIES.items() for name in family.examples)
 
 
 def make_named(name: str, keywords: Mapping[str, Any]) -> nn.Module:
-    """Call the model class `name`, one of `names()` or package.module:Name, with the keyword arguments.
-
-    Example:
-        >>> make_named("torch.nn:Linear", {"in_features": 2, "out_features": 3})
-        Linear(in_features=2, out_features=3, bias=True)
-    """
+    """Call the model class `name`, one of `names()` or package.module:Name, with the keyword arguments."""
     factory = find_factory(name)
     try:
         made = factory(**keywords)
@@ -141,7 +128,6 @@ def find_factory(name: str) -> Callable[..., Any]:
 
 
 def _find_family(name: str) -> tuple[Family, re.Match[str]]:
-    """The family of a network and the match of its name; raises if there is none."""
     if not isinstance(name, str):
         raise SparsityError(f"the name of a network must be a string, got {name!r}")
     for _, family in FAMILIES.items():
@@ -155,10 +141,10 @@ def _find_family(name: str) -> tuple[Family, re.Match[str]]:
 
 def width_multiplier(match: re.Match[str], least_width: int) -> float:
     """The width multiplier in a name; `least_width` is the smallest width it is applied to."""
-    multiplier = float(match["multiplier"] or 1)
-    require_number(f"the width multiplier of '{match.string}'", multiplier, above=0, high=_WIDEST)
+    name = f"the width multiplier of '{match.string}'"
+    multiplier = require_number(name, float(match["multiplier"] or 1), above=0, high=_WIDEST)
     if int(multiplier * least_width) < 1:
-        raise SparsityError(f"the width multiplier of '{match.string}' leaves nothing of {least_width} channels")
+        raise SparsityError(f"{name} leaves nothing of {least_width} channels")
     return multiplier
 
 
@@ -195,10 +181,7 @@ for _family in (
         grammar="mobilenetv1[-<multiplier>][-imagenet]",
         pattern=f"mobilenetv1{MULTIPLIER}(?P<imagenet>-imagenet)?",
         build=lambda match, classes, channels: MobileNetV1(
-            classes,
-            multiplier=width_multiplier(match, 32),
-            imagenet=match["imagenet"] is not None,
-            in_channels=channels,
+            classes, multiplier=width_multiplier(match, 32), imagenet=bool(match["imagenet"]), in_channels=channels
         ),
         examples=("mobilenetv1", "mobilenetv1-0.25", "mobilenetv1-0.5-imagenet"),
     ),

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from diffsparse.errors import SparsityError, require_number, require_whole
 from diffsparse.functional import balanced_normalize, matrix_threshold
-from diffsparse.functional.initial import initial_beta
+from diffsparse.functional.groups import initial_beta
 from diffsparse.gates import Gate, Source
 from diffsparse.gates.gate import gate_dtype
 

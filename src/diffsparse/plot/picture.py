@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from diffsparse.errors import SparsityError
+from diffsparse.errors import SparsityError, import_extra
 from diffsparse.files import replacing
 
 if TYPE_CHECKING:
@@ -16,11 +16,9 @@ DOTS_PER_INCH = 150
 
 def blank_figure(width: float, height: float) -> "Figure":
     """An empty figure, sizes in inches, that pyplot does not know about. Needs the `report` extra."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise SparsityError("pictures need matplotlib; install it with: pip install 'diffsparse[report]'") from None
-    return Figure(figsize=(width, height), layout="constrained", facecolor="white")
+    module = import_extra("matplotlib.figure", "pictures need matplotlib", "'diffsparse[report]'")
+    figure: Figure = module.Figure(figsize=(width, height), layout="constrained", facecolor="white")
+    return figure
 
 
 def save_picture(path: str | os.PathLike[str], figure: "Figure") -> None:

@@ -14,7 +14,7 @@ class TrafficGCN(nn.Module):
 
     The input and output blocks are three fully connected layers each, shared by all nodes. Each graph convolution
     computes :math:`H^{l+1} = \mathrm{relu}(A H^l W^l + b^l)` with the same A; the output block reads the outputs of all
-    of them. Internally, speeds are standardised.
+    of them. `mean` and `std` of the training speeds standardise the input.
 
     Args:
         nodes: number of roads.
@@ -22,7 +22,6 @@ class TrafficGCN(nn.Module):
         width: number of features per node in every layer.
         blocks: number of graph convolutions.
         adjacency: the graph; by default `SparseAdjacency(nodes)`.
-        mean, std: mean and standard deviation of the training speeds.
 
     Shape: (N, history, nodes) to (N, nodes), both in the units of the data.
 
@@ -47,9 +46,9 @@ class TrafficGCN(nn.Module):
         std: float = 1.0,
     ) -> None:
         super().__init__()
-        for name, size in {"history": history, "width": width, "blocks": blocks}.items():
-            require_whole(name, size, low=1)
-        self.history, self.nodes = history, nodes
+        require_whole("width", width, low=1)
+        require_whole("blocks", blocks, low=1)
+        self.history, self.nodes = require_whole("history", history, low=1), nodes
         self.adjacency = SparseAdjacency(nodes) if adjacency is None else adjacency
         if not isinstance(self.adjacency, SparseAdjacency) or self.adjacency.nodes != nodes:
             raise SparsityError(f"the adjacency must be a SparseAdjacency of {nodes} nodes, got {adjacency!r}")
@@ -61,9 +60,8 @@ class TrafficGCN(nn.Module):
 
     def forward(self, speeds: Tensor) -> Tensor:
         if speeds.dim() != 3 or tuple(speeds.shape[1:]) != (self.history, self.nodes):
-            raise SparsityError(
-                f"TrafficGCN expects speeds of shape (N, {self.history}, {self.nodes}), got {tuple(speeds.shape)}"
-            )
+            expected = f"(N, {self.history}, {self.nodes})"
+            raise SparsityError(f"TrafficGCN expects speeds of shape {expected}, got {tuple(speeds.shape)}")
         a = self.adjacency() if self.training else sparse_if_faster(self.adjacency())
         h = F.relu(self.input_block(((speeds - self.mean) / self.std).mT))
         outputs: list[Tensor] = []

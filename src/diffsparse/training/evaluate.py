@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from diffsparse.data.part import Part
+from diffsparse.data.dataset import Part
 from diffsparse.errors import SparsityError
 from diffsparse.training.processes import Processes
 from diffsparse.training.task import Objective

@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from diffsparse.data.part import Share
+from diffsparse.data.dataset import Share
 from diffsparse.errors import SparsityError
 from diffsparse.training.config import Hardware
 from diffsparse.version import __version__

@@ -1,12 +1,10 @@
 """Networks whose wiring is learned: channels are nodes, and edges between them live or die."""
 
-from diffsparse.wiring.compaction import CompactWiring, MixChoice, compact_wiring
-from diffsparse.wiring.costs import WiringCost, wiring_cost
-from diffsparse.wiring.edges import EdgeRule, Edges, StageShape
-from diffsparse.wiring.graph import WiringGraph, live_by_one_hop, live_recursively, wiring_graph
+from diffsparse.wiring.compaction import CompactWiring, compact_wiring
+from diffsparse.wiring.graph import WiringCost, WiringGraph, wiring_cost, wiring_graph
 from diffsparse.wiring.picture import draw_wiring
-from diffsparse.wiring.rules import Differentiable, FixedRandom, Plain, Proximal, TopK
-from diffsparse.wiring.stage import OrdinaryStage, WiredStage
+from diffsparse.wiring.rules import Differentiable, EdgeRule, Edges, FixedRandom, Plain, Proximal, StageShape, TopK
+from diffsparse.wiring.stage import WiredStage
 
 __all__ = [
     "CompactWiring",
@@ -14,8 +12,6 @@ __all__ = [
     "EdgeRule",
     "Edges",
     "FixedRandom",
-    "MixChoice",
-    "OrdinaryStage",
     "Plain",
     "Proximal",
     "StageShape",
@@ -25,8 +21,6 @@ __all__ = [
     "WiringGraph",
     "compact_wiring",
     "draw_wiring",
-    "live_by_one_hop",
-    "live_recursively",
     "wiring_cost",
     "wiring_graph",
 ]

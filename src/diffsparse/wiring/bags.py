@@ -11,8 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+# For how many map sizes a convolution keeps its layout.
 LAYOUTS = 4
-"""For how many map sizes a convolution keeps its layout."""
 
 
 class Mix(nn.Module, ABC):
@@ -72,7 +72,10 @@ class SparseMix(Mix):
 
 
 class _Layout(NamedTuple):
-    """A convolution as a sparse product for one map size, with one compressed row per output pixel."""
+    """A convolution as a sparse product for one map size, with one compressed row per output pixel.
+
+    `offsets` (outputs, H, W, 1) is what constant maps add to the outputs `filled` that read them.
+    """
 
     key: tuple[torch.Size, torch.dtype, torch.device]
     size: tuple[int, int]
@@ -80,9 +83,7 @@ class _Layout(NamedTuple):
     starts: Tensor
     values: Tensor
     filled: Tensor
-    """Outputs that read constant maps."""
     offsets: Tensor
-    """What the constant maps add to these outputs, (outputs, H, W, 1)."""
 
 
 class SparseConv(nn.Module):

@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Generic, TypeVar, cast
@@ -25,20 +26,18 @@ from diffsparse.wiring.stage import OrdinaryStage, WiredStage
 
 Model = TypeVar("Model", bound=nn.Module)
 
+# Numbers of images at once to try for a stage, besides the whole batch.
 PIECES = (16, 64)
-"""Numbers of images at once to try for a stage, besides the whole batch."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class MixChoice:
-    """How the edges into one group of nodes are computed, and how long the two products took on the example."""
+    """The edges that are left into one group of nodes, and how long the two products took on the example."""
 
     name: str
-    """Qualified name of the group's edges."""
     outputs: int
     sources: int
     edges: int
-    """Number of target nodes, source nodes and edges between them that are left."""
     dense_seconds: float
     sparse_seconds: float
 
@@ -48,11 +47,9 @@ class MixChoice:
         return self.sparse_seconds < self.dense_seconds
 
     def __str__(self) -> str:
-        return (
-            f"{self.name}: {self.edges} edges from {self.sources} to {self.outputs} nodes "
-            f"({self.edges / (self.sources * self.outputs):.1%}), dense {1e3 * self.dense_seconds:.3f} ms, "
-            f"sparse {1e3 * self.sparse_seconds:.3f} ms"
-        )
+        share = f"{self.edges / (self.sources * self.outputs):.1%}"
+        times = f"dense {1e3 * self.dense_seconds:.3f} ms, sparse {1e3 * self.sparse_seconds:.3f} ms"
+        return f"{self.name}: {self.edges} edges from {self.sources} to {self.outputs} nodes ({share}), {times}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,8 +66,7 @@ class CompactWiring(Generic[Model]):
     """One choice per group of nodes with incoming edges, except in stages that are faster as they are."""
 
     def __str__(self) -> str:
-        lines = [str(choice) for choice in self.choices]
-        return "\n".join([*lines, f"largest relative difference {self.max_difference:.2g}"])
+        return "\n".join([*map(str, self.choices), f"largest relative difference {self.max_difference:.2g}"])
 
 
 def compact_wiring(model: Model, example_inputs: Any, *, tolerance: float | None = None) -> CompactWiring[Model]:
@@ -78,16 +74,14 @@ def compact_wiring(model: Model, example_inputs: Any, *, tolerance: float | None
 
     Give an example with the batch and image size that the network should be fast for. The result works for every size,
     with one exception: if a whole group of nodes has become constant, its map is stored for the image size of the
-    example, and other sizes raise an error. (A single node without incoming edges sends a constant that varies at the
-    border of the map, so it stays.)
+    example, and other sizes raise an error.
 
     Args:
         model: a network that contains `WiredStage`s, or the result of compacting one; it is not changed.
         example_inputs: a tensor, a tuple of positional arguments or a dictionary of keyword arguments.
         tolerance: largest relative difference to accept; by default what rounding does in the model's dtype.
 
-    Raises:
-        SparsityError: there is no wired stage, the model does not run, or the result would differ from it.
+    Raises `SparsityError` if there is no wired stage, the model does not run, or the result would differ from it.
 
     Example:
         >>> stage = WiredStage(4, 8, groups=2).eval()
@@ -154,12 +148,10 @@ def _inputs(model: nn.Module, modules: Sequence[nn.Module], example: Example) ->
     def record(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         seen.setdefault(module, [*args, *kwargs.values()][0])
 
-    handles = [module.register_forward_pre_hook(record, prepend=True, with_kwargs=True) for module in modules]
-    try:
+    with ExitStack() as hooks:
+        for module in modules:
+            hooks.enter_context(module.register_forward_pre_hook(record, prepend=True, with_kwargs=True))
         run_on_copies(model, (example.args, example.kwargs))
-    finally:
-        for handle in handles:
-            handle.remove()
     return seen
 
 

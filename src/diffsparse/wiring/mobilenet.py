@@ -15,8 +15,6 @@ class WiredMobileNet(nn.Module):
     """Stem, five wired stages, batch norm, global pooling and a classifier.
 
     Args:
-        num_classes: size of the output.
-        in_channels: number of channels of the image.
         width: factor on the numbers of nodes, which are rounded down.
         imagenet: use a stem of stride 2, for images of 224 pixels.
         small: use the first three stages only, for images of 8 pixels; the others would shrink them to one.

@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 Floats = npt.NDArray[np.float64]
 
+# Edges drawn per stage; if there are more, a random sample is drawn.
 MOST_LINES = 20_000
-"""Most edges drawn per stage; of more, a random sample is drawn."""
 COLOURS = ("#4c72b0", "#dd8452", "#55a868", "#8172b3", "#c44e52")
 ALIVE, CONSTANT, DEAD, IDLE = "#222222", "#e6a000", "#d9d9d9", "#999999"
+# Extra distance between the columns of two stages, in units of the distance between two groups.
 STAGE_GAP = 0.35
-"""Extra distance between the columns of two stages, in units of the distance between two groups."""
 
 
 def draw_wiring(net: nn.Module | WiringGraph, path: str | os.PathLike[str]) -> Path:
@@ -41,7 +41,7 @@ def draw_wiring(net: nn.Module | WiringGraph, path: str | os.PathLike[str]) -> P
         >>> draw_wiring(WiredMobileNet(width=0.125, small=True), tempfile.mkdtemp() + "/wiring.svg").name
         'wiring.svg'
     """
-    save_picture(path, wiring_figure(net if isinstance(net, WiringGraph) else wiring_graph(net)))
+    save_picture(path, wiring_figure(wiring_graph(net)))
     return Path(path)
 
 
@@ -54,20 +54,16 @@ def wiring_figure(graph: WiringGraph) -> "Figure":
     _draw_graph(figure.add_subplot(grid[0, :]), graph, live)
     for i in range(len(graph.stages)):
         _draw_degrees(figure.add_subplot(grid[1, i]), live.edges[i], i)
-    figure.suptitle(_title(graph, live))
+    edges, nodes = sum(live.edge_counts), sum(sum(stage.shape.sources) for stage in graph.stages)
+    thinned = f"; at most {MOST_LINES:,} edges per stage drawn" if max(live.edge_counts) > MOST_LINES else ""
+    alive = f"{edges:,} of {graph.usable_edges:,} edges alive ({edges / graph.usable_edges:.2%})"
+    figure.suptitle(f"{alive}, {sum(live.sender_counts):,} of {nodes:,} nodes{thinned}")
     return figure
 
 
-def _title(graph: WiringGraph, live: Live) -> str:
-    edges, nodes = sum(live.edge_counts), sum(sum(stage.shape.sources) for stage in graph.stages)
-    thinned = f"; at most {MOST_LINES:,} edges per stage drawn" if max(live.edge_counts) > MOST_LINES else ""
-    return (
-        f"{edges:,} of {graph.usable_edges:,} edges alive ({edges / graph.usable_edges:.2%}), "
-        f"{sum(live.sender_counts):,} of {nodes:,} nodes{thinned}"
-    )
-
-
 def _draw_graph(axes: Any, graph: WiringGraph, live: Live) -> None:
+    from matplotlib.lines import Line2D
+
     start = 0.0
     for i, stage in enumerate(graph.stages):
         groups = stage.shape.groups
@@ -81,12 +77,6 @@ def _draw_graph(axes: Any, graph: WiringGraph, live: Live) -> None:
         start += STAGE_GAP + groups
     axes.set_ylim(-0.09, 1.08)
     axes.set_axis_off()
-    _add_key(axes)
-
-
-def _add_key(axes: Any) -> None:
-    from matplotlib.lines import Line2D
-
     nodes = {"node alive": ALIVE, "sends a constant": CONSTANT, "dead": DEAD}
     marks = [Line2D([], [], marker="o", linestyle="", color=colour, label=name) for name, colour in nodes.items()]
     marks.append(Line2D([], [], color=IDLE, label="edge on no path from the image to the classifier"))
@@ -146,8 +136,9 @@ def _draw_degrees(axes: Any, edges: tuple[Tensor, ...], stage: int) -> None:
     widest = max((int(degrees.max()) for degrees in (into, out) if len(degrees)), default=1)
     step = -(-widest // 40)
     bins = np.arange(0.5, widest + step + 0.5, step)
-    axes.hist(into, bins=bins, color=_colour(stage), label=f"in, mean {_mean(into)}", alpha=0.45)
-    axes.hist(out, bins=bins, color=ALIVE, label=f"out, mean {_mean(out)}", histtype="step", lw=1.3)
+    means = [f"{degrees.mean():.1f}" if len(degrees) else "none" for degrees in (into, out)]
+    axes.hist(into, bins=bins, color=_colour(stage), label=f"in, mean {means[0]}", alpha=0.45)
+    axes.hist(out, bins=bins, color=ALIVE, label=f"out, mean {means[1]}", histtype="step", lw=1.3)
     axes.set_xlabel("edges per live node", fontsize=8)
     if stage == 0:
         axes.set_ylabel("nodes", fontsize=8)
@@ -156,7 +147,3 @@ def _draw_degrees(axes: Any, edges: tuple[Tensor, ...], stage: int) -> None:
     axes.spines[["top", "right"]].set_visible(False)
     axes.set_xlim(0, max(float(bins[-1]), 3.5) + 0.5)
     axes.legend(fontsize=7, frameon=False, ncols=2, loc="lower center", bbox_to_anchor=(0.5, 1.0))
-
-
-def _mean(degrees: npt.NDArray[np.int64]) -> str:
-    return f"{degrees.mean():.1f}" if len(degrees) else "none"

@@ -1,18 +1,93 @@
-"""Rules that choose the edges of a stage: learned thresholds, the k largest, proximal steps, a random draw."""
+"""The edges of a stage and the rules that choose them: learned thresholds, the k largest, proximal steps, random."""
 
 import math
-from collections.abc import Iterable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from diffsparse.errors import SparsityError, require_number
+from diffsparse.errors import SparsityError, require_number, require_whole
 from diffsparse.gates import SignedGate
 from diffsparse.penalties import L1, ExclusiveL12, Norm, ProximalStep
-from diffsparse.wiring.edges import EdgeRule, Edges, StageShape
+
+
+@dataclass(frozen=True, kw_only=True)
+class StageShape:
+    """The nodes of a stage: `inputs` input nodes, then `groups` groups of `outputs` nodes; the last one is the output.
+
+    An edge runs from a group to any later one, so group g = 1, 2, ... reads `inputs + (g - 1) * outputs` nodes.
+    """
+
+    inputs: int
+    outputs: int
+    groups: int
+
+    def __post_init__(self) -> None:
+        for key in ("inputs", "outputs", "groups"):
+            require_whole(f"{key} of a stage", getattr(self, key), low=1)
+
+    @property
+    def sources(self) -> tuple[int, ...]:
+        """Number of nodes in each group with outgoing edges, input nodes first."""
+        return (self.inputs, *[self.outputs] * (self.groups - 1))
+
+    @property
+    def fan_ins(self) -> tuple[int, ...]:
+        """Number of nodes that each target group reads: all groups before it."""
+        return tuple(self.inputs + group * self.outputs for group in range(self.groups))
+
+    @property
+    def usable_edges(self) -> int:
+        """Number of possible edges, each from a group to a later one."""
+        return self.outputs * sum(self.fan_ins)
+
+    def edge_count(self, density: float) -> float:
+        r"""The number of edges of MobileNetV1 at width d = `density`, in general not a whole number:
+
+        .. math:: k = d^2 (\text{inputs} \cdot \text{outputs} + (\text{groups} - 1)\,\text{outputs}^2)
+        """
+        require_number("density", density, above=0, high=1)
+        full = self.inputs * self.outputs + (self.groups - 1) * self.outputs**2
+        # exact decimals: in binary, 0.1 squared is above 0.01 and would round up to one edge more
+        return float(Fraction(str(density)) ** 2 * full)
+
+
+class Edges(nn.Module, ABC):
+    """The edges of one stage. It owns their weights; calling it returns one matrix per target group."""
+
+    @abstractmethod
+    def forward(self) -> tuple[Tensor, ...]:
+        """Matrices of shape (outputs, fan-in), one row per target node; a missing edge is exactly zero."""
+
+    @abstractmethod
+    def weights(self) -> Sequence[nn.Parameter]:
+        """The free parameters behind the matrices, in the same shapes."""
+
+    @torch.no_grad()
+    def start(self, shape: StageShape) -> None:
+        """Draw all weights from U(-b, b) with b = 1 / sqrt(number of nodes with outgoing edges).
+
+        One bound for all groups, as in the public code of Discovering Neural Wirings: no group has a head start when
+        magnitudes are ranked over the stage.
+        """
+        bound = 1 / math.sqrt(sum(shape.sources))
+        for weight in self.weights():
+            weight.uniform_(-bound, bound)
+            # about one draw in ten million is exactly zero; a gate gets no gradient there and would never leave
+            weight.masked_fill_(weight == 0, bound * torch.finfo(weight.dtype).eps)
+
+
+class EdgeRule(ABC):
+    """How a network chooses its edges; pass one to a `WiredStage` or to a model that contains wired stages."""
+
+    @abstractmethod
+    def edges(self, shape: StageShape) -> Edges:
+        """The edges of a new stage, randomly initialised."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,9 +104,7 @@ class Differentiable(EdgeRule):
     """`elu_alpha` of rectified gradient flow, which lets dropped edges come back; None for a plain relu."""
 
     def edges(self, shape: StageShape) -> Edges:
-        edges = GatedEdges(SignedGate((shape.outputs, fan_in), rgf=self.rgf) for fan_in in shape.fan_ins)
-        edges.start(shape)
-        return edges
+        return GatedEdges(shape, self.rgf)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,17 +151,11 @@ class FixedCount(EdgeRule):
             raise SparsityError(f"{type(self).__name__} needs either density= or zeros=, got {self}")
         if self.density is not None:
             require_number("density", self.density, above=0, high=1)
-        else:
+        if self.zeros is not None:
             require_number("zeros", self.zeros, low=0, high=1)
 
     def kept_edges(self, shape: StageShape) -> int:
-        """How many edges a stage of this shape keeps.
-
-        Example:
-            >>> shape = StageShape(inputs=4, outputs=8, groups=1)
-            >>> TopK(zeros=0.9).kept_edges(shape), TopK(density=0.35).kept_edges(shape)
-            (3, 4)
-        """
+        """How many edges a stage of this shape keeps."""
         if self.density is not None:
             return math.ceil(shape.edge_count(self.density))
         kept = round((1 - cast(float, self.zeros)) * shape.usable_edges)
@@ -122,9 +189,10 @@ class FixedRandom(FixedCount):
 class GatedEdges(Edges):
     """Edges whose weights are the values of signed gates, one gate per target group."""
 
-    def __init__(self, gates: Iterable[SignedGate]) -> None:
+    def __init__(self, shape: StageShape, rgf: float | None) -> None:
         super().__init__()
-        self.gates = nn.ModuleList(gates)
+        self.gates = nn.ModuleList(SignedGate((shape.outputs, fan_in), rgf=rgf) for fan_in in shape.fan_ins)
+        self.start(shape)
 
     def weights(self) -> Sequence[nn.Parameter]:
         return [cast(SignedGate, gate).alpha for gate in self.gates]

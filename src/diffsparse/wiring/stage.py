@@ -8,8 +8,7 @@ from torch import Tensor, nn
 
 from diffsparse.errors import SparsityError, require_whole
 from diffsparse.gates.protocol import Source, require_own_forward
-from diffsparse.wiring.edges import EdgeRule, StageShape
-from diffsparse.wiring.rules import Differentiable
+from diffsparse.wiring.rules import Differentiable, EdgeRule, StageShape
 
 _HOOKS = (
     "_forward_hooks",

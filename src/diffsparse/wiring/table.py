@@ -10,16 +10,15 @@ from diffsparse.compaction import adaptors
 from diffsparse.wiring.bags import Mix, SparseConv
 from diffsparse.wiring.stage import Nodes, OrdinaryStage
 
+# Bytes that the layouts of a stage's sparse convolutions may take, or more if their output is larger than this.
 LARGEST_LAYOUT = 1 << 24
-"""Bytes that the layouts of a stage's sparse convolutions may take, or more if their output is larger than this."""
 
 _KNOWN = {OrdinaryStage, Nodes, nn.ModuleList, nn.Conv2d, nn.Identity}
 _KNOWN |= {adaptors.Constant, adaptors.ConstantMap, adaptors.PassOn}
 
 
 class SparseNodes(nn.Module):
-    """The nodes of a group on maps with the images last; `norm` treats each channel separately, and the input may be
-    overwritten if `inplace`."""
+    """The nodes of a group on maps with the images last; `inplace` may overwrite the input."""
 
     def __init__(self, norm: nn.Module, filters: SparseConv, *, inplace: bool) -> None:
         super().__init__()
@@ -67,10 +66,10 @@ class TableStage(nn.Module):
     A concatenation for each target group would copy all earlier states again and again.
 
     Args:
-        nodes, mixes: one module per source or target group; they take and return maps with the images last.
+        nodes, mixes: one module per source or target group, for maps with the images last.
         rows: number of maps that all nodes give together.
         images: number of images to run at once, so few that the table stays in the cache.
-        contiguous: whether the output is contiguous; otherwise it lies in memory with the images last.
+        contiguous: whether the output is contiguous; otherwise its images lie last in memory.
 
     Shape: (N, inputs, H, W) to (N, outputs, H', W').
     """
@@ -91,11 +90,11 @@ class TableStage(nn.Module):
     def _run(self, maps: Tensor) -> Tensor:
         if len(self.nodes) == 1:
             return cast(Tensor, self.mixes[0](self.nodes[0](maps)))
-        table: Tensor | None = None
         filled = 0
         for group, mix in zip(self.nodes, self.mixes, strict=True):
             state = group(maps)
-            table = state.new_empty(self.rows, *state.shape[1:]) if table is None else table
+            if filled == 0:
+                table = state.new_empty(self.rows, *state.shape[1:])
             table[filled : filled + len(state)] = state
             filled += len(state)
             maps = mix(table[:filled])
@@ -129,17 +128,14 @@ def _sparse_nodes(group: nn.Module, front: nn.Module | None) -> nn.Module:
 
 def is_known(part: nn.Module) -> bool:
     """Whether this package made this part of a stage, so that it is known to treat each image separately."""
-    if not all(isinstance(hook, adaptors.SelectInput | adaptors.ExpandOutput) for hook in hooks_of(part)):
-        return False
-    return type(part) in _KNOWN or (type(part) is nn.BatchNorm2d and part.running_mean is not None)
+    ours = all(isinstance(hook, adaptors.SelectInput | adaptors.ExpandOutput) for hook in hooks_of(part))
+    return ours and (type(part) in _KNOWN or (type(part) is nn.BatchNorm2d and part.running_mean is not None))
 
 
 def layouts_fit(outputs: Tensor, images: int, reads: int = 9) -> bool:
-    """Whether the layouts of convolutions with these outputs, (N, C, H, W), are small enough for `images` at once.
-
-    A layout holds an index and a weight for each of the `reads` pixels that an output pixel reads.
-    """
+    """Whether the layouts of convolutions with these outputs, (N, C, H, W), are small enough for `images` at once."""
     pixels = outputs[0].numel()
+    # an index and a weight for each of the pixels that an output pixel reads
     return pixels * reads * (4 + 4) <= max(LARGEST_LAYOUT, pixels * images * outputs.element_size())
 
 
@@ -156,7 +152,6 @@ def edge_matrix(conv: nn.Conv2d, sources: int) -> tuple[Tensor, Tensor | None]:
 
 
 def hooks_of(module: nn.Module) -> list[object]:
-    """The forward hooks of a module."""
     return [*module._forward_pre_hooks.values(), *module._forward_hooks.values()]
 
 

@@ -1,4 +1,4 @@
-"""Pre-activation residual networks for small images, and the parts they share with other networks."""
+"""Networks with batch norms before the convolutions: ResNets for small and large images, and DenseNets."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -8,6 +8,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from diffsparse.errors import SparsityError, require_whole
+
+RESNET50 = (3, 4, 6, 3)
 
 
 class BasicBlock(nn.Module):
@@ -82,19 +84,14 @@ def residual_stages(
 
 
 class PreActivationNet(nn.Module):
-    """Stem, stages, batch norm, ReLU, global average pooling and a classifier.
+    """Stem, stages with `channels` outputs, batch norm, ReLU, global average pooling and a classifier.
 
-    Args:
-        stem: maps the image to the input of the first stage; needs no batch norm, as each stage begins with one.
-        stages: the layers between stem and classifier.
-        channels: output channels of the last stage.
-        num_classes: size of the output.
+    The stem needs no batch norm, as each stage begins with one.
     """
 
     def __init__(self, stem: nn.Module, stages: nn.Module, channels: int, num_classes: int) -> None:
         super().__init__()
-        self.stem = stem
-        self.stages = stages
+        self.stem, self.stages = stem, stages
         self.bn = nn.BatchNorm2d(channels)
         self.classifier = nn.Linear(channels, require_whole("num_classes", num_classes, low=1))
         self.apply(initialise)
@@ -117,9 +114,7 @@ class PreResNet(PreActivationNet):
 
     Args:
         depth: 6n + 2 with basic blocks, 9n + 2 with bottlenecks.
-        num_classes: size of the output.
         width: channels of the first stage; each of the next two doubles them.
-        in_channels: channels of the image.
         bottleneck: whether to use bottlenecks; by default from depth 164 on, as in the literature, and for depths that
             only they give (29, 47, 65, ...).
 
@@ -151,3 +146,87 @@ class PreResNet(PreActivationNet):
         stem = nn.Conv2d(in_channels, width, 3, 1, 1, bias=False)
         stages, channels = residual_stages(block, block.expansion, width, [(depth - 2) // per_block] * 3)
         super().__init__(stem, stages, channels, num_classes)
+
+
+class PreActivationResNet(PreActivationNet):
+    """`ResNet` with the bottlenecks of `PreResNet`: no batch norm in stem and shortcuts, one before pooling.
+
+    Arguments and shapes are those of `ResNet`.
+    """
+
+    def __init__(
+        self, num_classes: int = 1000, *, blocks: Sequence[int] = RESNET50, width: int = 64, in_channels: int = 3
+    ) -> None:
+        stem = nn.Sequential(stem_convolution(in_channels, width, blocks), nn.MaxPool2d(3, 2, 1))
+        stages, channels = residual_stages(Bottleneck, Bottleneck.expansion, width, blocks)
+        super().__init__(stem, stages, channels, num_classes)
+
+
+def stem_convolution(in_channels: int, width: int, blocks: Sequence[int]) -> nn.Conv2d:
+    """The first convolution of a network for large images; raises if a size is impossible."""
+    require_whole("in_channels", in_channels, low=1)
+    require_whole("width", width, low=1)
+    if not blocks:
+        raise SparsityError(f"blocks must hold the number of blocks of at least one stage, got {blocks!r}")
+    for count in blocks:
+        require_whole("the number of blocks of a stage", count, low=1)
+    return nn.Conv2d(in_channels, width, 7, 2, 3, bias=False)
+
+
+class DenseLayer(nn.Module):
+    """BN-ReLU-conv3x3; the new channels are appended to those of the input."""
+
+    def __init__(self, in_channels: int, growth: int) -> None:
+        super().__init__()
+        self.bn = nn.BatchNorm2d(in_channels)
+        self.conv = nn.Conv2d(in_channels, growth, 3, 1, 1, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.cat([x, self.conv(F.relu(self.bn(x)))], 1)
+
+
+class Transition(nn.Module):
+    """BN-ReLU-conv1x1 of unchanged width, then average pooling to half the resolution."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.bn = nn.BatchNorm2d(channels)
+        self.conv = nn.Conv2d(channels, channels, 1, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.avg_pool2d(self.conv(F.relu(self.bn(x))), 2)
+
+
+class DenseNet(PreActivationNet):
+    """Stem, three dense blocks with transitions between them, batch norm, global pooling and a classifier.
+
+    `stages` holds block, transition, block, transition, block. The stem has twice `growth` output channels, so
+    the input of every batch norm consists of whole groups of `growth` channels.
+
+    Args:
+        depth: 3n + 4, with n layers in each block.
+        growth: channels that each layer adds.
+
+    Shape: (N, in_channels, H, W) to (N, num_classes).
+
+    Example:
+        >>> DenseNet(40)(torch.zeros(2, 3, 32, 32)).shape
+        torch.Size([2, 10])
+    """
+
+    def __init__(self, depth: int, num_classes: int = 10, *, growth: int = 12, in_channels: int = 3) -> None:
+        require_whole("depth", depth)
+        require_whole("growth", growth, low=1)
+        require_whole("in_channels", in_channels, low=1)
+        if depth < 7 or (depth - 4) % 3:
+            raise SparsityError(f"a DenseNet has depth 3n + 4, n at least 1; got {depth}")
+        layers = (depth - 4) // 3
+        channels = 2 * growth
+        stem = nn.Conv2d(in_channels, channels, 3, 1, 1, bias=False)
+        stages: list[nn.Module] = []
+        for block in range(3):
+            if block > 0:
+                stages.append(Transition(channels))
+            stages.append(nn.Sequential(*[DenseLayer(channels + growth * n, growth) for n in range(layers)]))
+            channels += growth * layers
+        super().__init__(stem, nn.Sequential(*stages), channels, num_classes)

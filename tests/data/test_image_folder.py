@@ -5,7 +5,7 @@ import pytest
 
 from diffsparse import SparsityError
 from diffsparse.data import DataSet, Labelled
-from diffsparse.data.folder import open_folder, open_imagenet
+from diffsparse.data.image_folder import open_folder, open_imagenet
 from tests.data.fakes import write_images
 
 

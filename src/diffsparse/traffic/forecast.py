@@ -1,4 +1,4 @@
-"""Errors of a forecast; a target of 0 is a missing observation and is ignored."""
+"""Errors of a forecast, and the paper's loss as an objective; a target of 0 is missing and never counts."""
 
 from dataclasses import dataclass
 
@@ -33,31 +33,13 @@ def root_mean_square_error(predicted: Tensor, target: Tensor) -> Tensor:
     return _mean(error.square(), known).sqrt()
 
 
-def error_sums(predicted: Tensor, target: Tensor) -> Tensor:
-    """The sums of relative, absolute and squared errors over the known targets, and their number, in float64.
-
-    Sums of several batches, or of several processes, add up to those of the whole forecast.
-
-    Example:
-        >>> error_sums(torch.tensor([12.0, 16.0, 30.0]), torch.tensor([10.0, 20.0, 0.0])).tolist()
-        [0.4, 6.0, 20.0, 2.0]
-    """
-    error, known = _errors(predicted.double(), target.double())
-    absolute = error[known].abs()
-    relative = absolute / target[known].double()
-    return torch.stack([relative.sum(), absolute.sum(), absolute.square().sum(), known.sum().double()])
-
-
 @dataclass(frozen=True, kw_only=True)
 class ForecastScores:
-    """Errors of one forecast over the known targets."""
+    """Errors over the known targets: `mape` in percent, `mae` and `rmse` in the units of the targets."""
 
     mape: float
-    """Mean relative error in percent."""
     mae: float
-    """Mean absolute error, in the units of the targets."""
     rmse: float
-    """Root of the mean square error, in the units of the targets."""
     known: int
     """The number of known targets."""
 
@@ -80,6 +62,31 @@ def forecast_scores(predicted: Tensor, target: Tensor) -> ForecastScores:
         rmse=root_mean_square_error(*pair).item(),
         known=known,
     )
+
+
+class Forecast:
+    """The objective of forecasting: minimises the mean relative error, and reports what `forecast_scores` does."""
+
+    headline = "mape"
+    higher_is_better = False
+    sizes = 4
+    shows_macs = False
+
+    def loss(self, outputs: Tensor, inputs: Tensor, targets: Tensor) -> Tensor:
+        return mean_relative_error(outputs, targets)
+
+    def sums(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Summed relative, absolute and squared errors and the number of known targets, in float64."""
+        error, known = _errors(outputs.double(), targets.double())
+        absolute = error[known].abs()
+        relative = absolute / targets[known].double()
+        return torch.stack([relative.sum(), absolute.sum(), absolute.square().sum(), known.sum().double()])
+
+    def figures(self, sums: Tensor) -> dict[str, float]:
+        relative, absolute, squared, known = sums.tolist()
+        known = max(known, 1.0)
+        errors = {"mape": 100 * relative / known, "mae": absolute / known, "rmse": (squared / known) ** 0.5}
+        return {"loss": relative / known} | errors
 
 
 def _errors(predicted: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from diffsparse import SparsityError
-from diffsparse.traffic.data.table import read_csv, read_hdf5
+from diffsparse.traffic.reading import read_csv, read_hdf5
 
 
 def written(folder: Path, text: str) -> Path:

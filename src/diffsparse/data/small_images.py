@@ -1,4 +1,4 @@
-"""CIFAR-10 and CIFAR-100 from their official binary files."""
+"""Small images that fit in memory: CIFAR-10 and CIFAR-100 from their binary files, and scikit-learn's digits."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,35 +8,32 @@ import torch
 from torch import Tensor
 
 from diffsparse.data.archive import Archive, locate
-from diffsparse.data.dataset import DataSet
-from diffsparse.data.tensor_part import TensorPart
-from diffsparse.data.transform import Normalisation, ShiftAndFlip
-from diffsparse.errors import SparsityError
+from diffsparse.data.dataset import Batch, DataSet
+from diffsparse.data.tensor_part import Normalisation, ShiftAndFlip, TensorPart
+from diffsparse.errors import SparsityError, import_extra
 
+TEST_FRACTION = 0.25
+SPLIT_SEED = 0
 SHAPE = (3, 32, 32)
 PIXELS = 3 * 32 * 32
 
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """The files of one of the two data sets: records of one or two label bytes and 3,072 bytes of image."""
+    """The archive of one of the two data sets, and the files in its folder.
+
+    A record of a file is one or two label bytes and 3,072 bytes of image.
+    """
 
     name: str
-    """Name of the data set on the command line."""
     url: str
-    """Address of its archive."""
     md5: str
-    """Checksum of its archive."""
     folder: str
-    """The folder in the archive."""
     train_files: tuple[str, ...]
-    """The files to train on, in order."""
     train_records: int
-    """Images in each of them."""
+    """Images in each of the files to train on."""
     test_file: str
-    """The file to test on."""
     test_records: int
-    """Images in it."""
     names_file: str
     """A text file with the name of one class per line."""
     label_values: tuple[int, ...]
@@ -44,7 +41,6 @@ class Layout:
 
     @property
     def archive(self) -> Archive:
-        """The archive with these files."""
         files = (*self.train_files, self.test_file, self.names_file)
         return Archive(url=self.url, md5=self.md5, folder=self.folder, files=files)
 
@@ -83,18 +79,9 @@ def open_cifar(layout: Layout, root: Path, *, augment: bool = True, fetch: bool 
     folder = locate(layout.archive, root, fetch=fetch)
     classes = _read_names(folder / layout.names_file, layout.label_values[-1])
     parts = [_read(folder / file, layout.train_records, layout.label_values) for file in layout.train_files]
-    images, labels = torch.cat([images for images, _ in parts]), torch.cat([labels for _, labels in parts])
-    test_images, test_labels = _read(folder / layout.test_file, layout.test_records, layout.label_values)
-    normalisation = Normalisation.of(images)
-    augmentation = ShiftAndFlip(pad=4) if augment else None
-    return DataSet(
-        name=layout.name,
-        train=TensorPart(images=images, labels=labels, normalisation=normalisation, augmentation=augmentation),
-        test=TensorPart(images=test_images, labels=test_labels, normalisation=normalisation),
-        input_shape=SHAPE,
-        num_outputs=len(classes),
-        classes=classes,
-    )
+    images, labels = map(torch.cat, zip(*parts, strict=True))
+    test = _read(folder / layout.test_file, layout.test_records, layout.label_values)
+    return _data_set(layout.name, (images, labels), test, classes, ShiftAndFlip(pad=4) if augment else None)
 
 
 def _read(path: Path, records: int, label_values: tuple[int, ...]) -> tuple[Tensor, Tensor]:
@@ -103,20 +90,16 @@ def _read(path: Path, records: int, label_values: tuple[int, ...]) -> tuple[Tens
     try:
         found = path.stat().st_size
         if found != records * length:
-            raise SparsityError(
-                f"{path} must have {records * length:,} bytes ({records:,} records of {length:,}), but has {found:,}"
-            )
+            expected = f"{records * length:,} bytes ({records:,} records of {length:,})"
+            raise SparsityError(f"{path} must have {expected}, but has {found:,}")
         table = np.fromfile(path, dtype=np.uint8).reshape(records, length)
     except OSError as error:
         raise SparsityError(f"cannot read {path}: {error.strerror}") from error
     for byte, values in enumerate(label_values):
         wrong = np.flatnonzero(table[:, byte] >= values)
         if len(wrong):
-            record = wrong[0]
-            raise SparsityError(
-                f"{path} has the label {table[record, byte]} in record {record}, counted from 0; "
-                f"expected 0 to {values - 1}"
-            )
+            where = f"{table[wrong[0], byte]} in record {wrong[0]}, counted from 0"
+            raise SparsityError(f"{path} has the label {where}; expected 0 to {values - 1}")
     images = np.ascontiguousarray(table[:, len(label_values) :]).reshape(records, *SHAPE)
     labels = table[:, len(label_values) - 1].astype(np.int64)
     return torch.from_numpy(images), torch.from_numpy(labels)
@@ -130,3 +113,28 @@ def _read_names(path: Path, count: int) -> tuple[str, ...]:
     if len(names) != count:
         raise SparsityError(f"{path} must name {count} classes, one per line, but names {len(names)}")
     return names
+
+
+def open_digits() -> DataSet:
+    """1,797 handwritten digits of 8 x 8 pixels; a fixed quarter is the test part. Training images are not augmented."""
+    bunch = import_extra("sklearn.datasets", "the digits need scikit-learn", "'diffsparse[demo]'").load_digits()
+    images, labels = torch.from_numpy(bunch.images).float().unsqueeze(1), torch.from_numpy(bunch.target).long()
+    order = torch.randperm(len(images), generator=torch.Generator().manual_seed(SPLIT_SEED))
+    held_out = round(TEST_FRACTION * len(images))
+    test, train = order[:held_out], order[held_out:]
+    return _data_set("digits", (images[train], labels[train]), (images[test], labels[test]), tuple("0123456789"))
+
+
+def _data_set(
+    name: str, train: Batch, test: Batch, classes: tuple[str, ...], augmentation: ShiftAndFlip | None = None
+) -> DataSet:
+    """A data set of images and labels, normalised by the statistics of the training images."""
+    normalisation = Normalisation.of(train[0])
+    return DataSet(
+        name=name,
+        train=TensorPart(images=train[0], labels=train[1], normalisation=normalisation, augmentation=augmentation),
+        test=TensorPart(images=test[0], labels=test[1], normalisation=normalisation),
+        input_shape=tuple(train[0].shape[1:]),
+        num_outputs=len(classes),
+        classes=classes,
+    )

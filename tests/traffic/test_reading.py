@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from diffsparse import SparsityError
-from diffsparse.traffic.data import Speeds, read_adjacency, read_distances, read_speeds, resampled
+from diffsparse.traffic.reading import Speeds, read_adjacency, read_distances, read_speeds, resampled
 
 
 def written(folder: Path, text: str, name: str = "speed.csv") -> Path:

@@ -4,7 +4,12 @@ import pytest
 import torch
 
 from diffsparse import SparsityError
-from diffsparse.graphs import forecast_scores, mean_absolute_error, mean_relative_error, root_mean_square_error
+from diffsparse.traffic.forecast import (
+    forecast_scores,
+    mean_absolute_error,
+    mean_relative_error,
+    root_mean_square_error,
+)
 
 PREDICTED = torch.tensor([[12.0, 50.0, 7.0], [40.0, 16.0, 30.0]])
 TARGET = torch.tensor([[10.0, 0.0, 8.0], [50.0, 16.0, 0.0]])
