@@ -72,6 +72,21 @@ def test_units_do_not_import_each_other_in_circles() -> None:
     assert done == set(edges)
 
 
+FEATURES = {"graphs", "traffic", "wiring"}
+GENERIC = [path for path in FILES if unit_of(path) not in FEATURES | {"cli"}]
+
+
+@pytest.mark.parametrize("path", GENERIC, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_generic_code_imports_no_feature(path: Path) -> None:
+    assert not imported_units(path) & FEATURES
+
+
+@pytest.mark.parametrize("name", ["loop", "run", "evaluate", "config", "build"])
+def test_training_has_no_word_of_features(name: str) -> None:
+    text = (PACKAGE / "training" / f"{name}.py").read_text().lower()
+    assert [word for word in ("wiring", "wired", "road", "traffic", "graph") if word in text] == []
+
+
 def test_every_unit_has_its_place() -> None:
     assert {unit_of(path) for path in FILES} == set(LEVEL)
 

@@ -10,8 +10,8 @@ from diffsparse.errors import SparsityError
 
 Thing = TypeVar("Thing")
 
+# Modules that a package declares under this entry point are imported before names are looked up.
 ENTRY_POINTS = "diffsparse.features"
-"""A package that declares a module under this entry point has it imported before names are looked up."""
 
 
 @cache

@@ -135,6 +135,6 @@ def _cells(result: dict[str, Any]) -> dict[str, str]:
             cells[name] = f"{value:.2%}" if name == "accuracy" else f"{value:.4g}"
     cells |= {"zeros": f"{result['zeros']['fraction']:.1%}"} | cost_cells(cost["compact"], cost["plain"])
     cells |= {"file kB": f"{cost['compact']['file_bytes'] / 1e3:,.0f}"}
-    for _, report in reports_in(result):
+    for report in reports_in(result):
         cells = report.columns(result, cells)
     return cells | {"train s": f"{sum(result['training_seconds'].values()):,.0f}"}

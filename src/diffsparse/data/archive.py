@@ -54,10 +54,8 @@ def locate(archive: Archive, root: Path, *, fetch: bool) -> Path:
             raise SparsityError(f"cannot make the folder {root}: {error.strerror}") from error
         download(archive.url, packed, md5=archive.md5)
     else:
-        raise SparsityError(
-            f"{root} holds neither the folder {archive.folder} nor the archive {archive.name}: "
-            f"ask for a download, or fetch {archive.url} and put it there"
-        )
+        missing = f"{root} holds neither the folder {archive.folder} nor the archive {archive.name}"
+        raise SparsityError(f"{missing}: ask for a download, or fetch {archive.url} and put it there")
     return _unpack(packed, archive, root)
 
 
@@ -68,10 +66,8 @@ def _check_sum(packed: Path, archive: Archive) -> None:
     except OSError as error:
         raise SparsityError(f"cannot read {packed}: {error.strerror}") from error
     if found != archive.md5:
-        raise SparsityError(
-            f"{packed} is damaged or incomplete: its MD5 checksum must be {archive.md5} but is {found}; "
-            f"fetch {archive.url} again"
-        )
+        problem = f"its MD5 checksum must be {archive.md5} but is {found}"
+        raise SparsityError(f"{packed} is damaged or incomplete: {problem}; fetch {archive.url} again")
 
 
 def _unpack(packed: Path, archive: Archive, root: Path) -> Path:

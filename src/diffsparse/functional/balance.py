@@ -32,10 +32,8 @@ def balanced_normalize(matrix: Tensor, iterations: int = 20) -> Tensor:
 
     This is Ruiz' scaling in the 1-norm. The sums of rows and columns tend to 1 if the pattern of non-zeros has total
     support (every non-zero lies on a positive diagonal). Convergence is slow on very sparse patterns; the zero pattern
-    never changes. `balanced_limit` computes the limit.
-
-    Only the factors of rows and columns are iterated, :math:`A = \mathrm{diag}(r)\, \tilde A\, \mathrm{diag}(c)` with
-    :math:`D_r = r \odot \tilde A c`, so the backward pass mostly stores vectors, not matrices.
+    never changes. `balanced_limit` computes the limit. Only the factors of rows and columns are iterated,
+    :math:`A = \mathrm{diag}(r)\, \tilde A\, \mathrm{diag}(c)`, so the backward pass mostly stores vectors.
 
     Args:
         matrix: non-negative, shape (..., n, n).

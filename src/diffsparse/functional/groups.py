@@ -36,10 +36,8 @@ def align_beta(beta: Tensor, alpha: Tensor, dims: tuple[int, ...], name: str = "
     if beta.dim() == 0:
         return beta
     if tuple(beta.shape) != expected:
-        raise SparsityError(
-            f"{name} must be a scalar or have one entry per group, shape {expected}, "
-            f"for alpha of shape {tuple(alpha.shape)}; got shape {tuple(beta.shape)}"
-        )
+        shapes = f"shape {expected}, for alpha of shape {tuple(alpha.shape)}; got shape {tuple(beta.shape)}"
+        raise SparsityError(f"{name} must be a scalar or have one entry per group, {shapes}")
     for d in dims:
         beta = beta.unsqueeze(d)
     return beta

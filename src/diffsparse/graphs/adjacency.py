@@ -130,10 +130,7 @@ def edges(adjacency: Tensor, names: Sequence[object] | None = None) -> list[Edge
 
 
 def write_edge_list(path: str | os.PathLike[str], adjacency: Tensor, names: Sequence[object] | None = None) -> None:
-    """Write a csv file with the columns source, target and weight, one row per edge, weights in full precision.
-
-    The file appears, or replaces the old one, when it is complete. Nodes without edges are not in it.
-    """
+    """Write a csv file of source, target and weight in full precision, one row per edge; it appears when complete."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(Edge._fields)

@@ -1,7 +1,7 @@
 """Ways of making a network smaller: the method of this package, and those it is compared with."""
 
 from diffsparse.methods.gated import Gated
-from diffsparse.methods.method import Cut, Method, NetworkKind, choose_method, method_names, register_method
+from diffsparse.methods.method import Cut, Method, NetworkKind, choose_method, register_method
 from diffsparse.methods.proximal import Proximal
 from diffsparse.methods.scratch import Scratch
 from diffsparse.methods.settings import Sparsifying
@@ -19,6 +19,5 @@ __all__ = [
     "Sparsifying",
     "TorchPruning",
     "choose_method",
-    "method_names",
     "register_method",
 ]

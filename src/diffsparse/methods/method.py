@@ -173,10 +173,8 @@ def choose_method(settings: Sparsifying, model: nn.Module) -> Method:
     found = _METHODS[settings.method]
     if kind not in found:
         owners = " and ".join(owner.name for owner in found)
-        raise SparsityError(
-            f"method {settings.method} is for {owners} networks; {type(model).__name__} is {kind.name}: "
-            f"choose one of {', '.join(method_names(kind))}"
-        )
+        mismatch = f"method {settings.method} is for {owners} networks; {type(model).__name__} is {kind.name}"
+        raise SparsityError(f"{mismatch}: choose one of {', '.join(method_names(kind))}")
     found[kind].check(settings)
     return found[kind].from_settings(settings)
 
@@ -203,10 +201,8 @@ def require_scales(method: str, model: nn.Module) -> list[nn.Parameter]:
 def check_targets(method: str, target: float | None, target_macs: float | None) -> None:
     """Raise, naming the method, unless exactly one of the two shares is given and makes sense."""
     if (target is None) == (target_macs is None):
-        raise SparsityError(
-            f"{method} needs either a target or target_macs, to know how much to remove; "
-            f"got target={target}, target_macs={target_macs}"
-        )
+        given = f"got target={target}, target_macs={target_macs}"
+        raise SparsityError(f"{method} needs either a target or target_macs, to know how much to remove; {given}")
     for name, share in (("target", target), ("target_macs", target_macs)):
         if share is not None:
             require_number(name, share, above=0, high=1)

@@ -17,8 +17,7 @@ class Sparsifying:
     strength: float = 1e-3
     """Lambda of the penalty or of the proximal step; docs/strength.md tells how to choose it."""
     norm: str = "l1"
-    """Penalty on gates: l1 (single channels), l21 (groups of channels), l12 (exclusive), lp (p = 0.5, for learned
-    graphs), or one that you registered."""
+    """Penalty on gates: l1 (channels), l21 (groups), l12 (exclusive), lp (learned graphs), or one you registered."""
     group_size: int = 12
     """Channels per group, for l21."""
     settle_epochs: float = 0.0

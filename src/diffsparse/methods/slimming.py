@@ -81,10 +81,9 @@ class Slimming(Method):
         total = channels(model)
         count = round(self.target * total)
         if (small := _compact_without(model, example, count)) is None:
-            raise SparsityError(
-                f"without the {count} of {total} channels that target={self.target:g} removes, the output of "
-                f"{type(model).__name__} no longer depends on its input; ask for a smaller target"
-            )
+            cut = f"without the {count} of {total} channels that target={self.target:g} removes"
+            dead = f"the output of {type(model).__name__} no longer depends on its input"
+            raise SparsityError(f"{cut}, {dead}; ask for a smaller target")
         return Cut(model=small.model, compacted=small, removed=Count(zero=count, total=total))
 
 

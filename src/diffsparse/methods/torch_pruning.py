@@ -92,9 +92,7 @@ def _library() -> ModuleType:
     try:
         return importlib.import_module("torch_pruning")
     except ImportError:
-        raise SparsityError(
-            "method torch-pruning needs the library; install it with: pip install 'diffsparse[bench]'"
-        ) from None
+        raise SparsityError("torch-pruning is not installed; try: pip install 'diffsparse[bench]'") from None
 
 
 @contextmanager

@@ -37,10 +37,8 @@ class Forecasting(Task):
     def check(self, recipe: Recipe) -> None:
         settings = recipe.sparsifying
         if recipe.model == MODEL and settings.method == "ds" and settings.norm != "lp":
-            raise SparsityError(
-                f"norm {settings.norm} is the same for all graphs whose rows sum to 1, and cannot choose one; the norm "
-                f"of {MODEL} is lp (docs/graphs.md has a whole command)"
-            )
+            useless = f"norm {settings.norm} is the same for all graphs whose rows sum to 1, and cannot choose one"
+            raise SparsityError(f"{useless}; the norm of {MODEL} is lp (docs/graphs.md has a whole command)")
         if recipe.distillation.teacher is not None or recipe.optimisation.label_smoothing:
             raise SparsityError(f"a teacher and label_smoothing are about classes, and {recipe.data} has none")
 

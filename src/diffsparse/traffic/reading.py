@@ -21,8 +21,8 @@ from diffsparse.errors import SparsityError, import_extra, require_number, requi
 
 Floats = npt.NDArray[np.float64]
 
+# Names, in any case, of a first column to leave out.
 DATES = frozenset({"", "date", "time", "datetime", "timestamp"})
-"""Names, in any case, of a first column to leave out."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -35,14 +35,12 @@ class Speeds:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Table:
-    """The numbers in one file."""
+    """The numbers (rows, columns) in one file, NaN where a cell is empty; messages count rows from `first_row`."""
 
     path: Path
     columns: tuple[str, ...]
     values: Floats
-    """(rows, columns); NaN where a cell is empty."""
     first_row: int
-    """The number of the first row of values in messages."""
 
     def refuse(self, wrong: npt.NDArray[np.bool_], problem: str) -> None:
         """Raise an error that names the first entry that is `wrong`, if there is one."""

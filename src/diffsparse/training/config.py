@@ -164,10 +164,8 @@ class Recipe:
             part.check()
         check_method(self.sparsifying)
         self._check_lambda()
-        if self.batch_size % self.optimisation.accumulate:
-            raise SparsityError(
-                f"a batch of {self.batch_size} cannot go in {self.optimisation.accumulate} equal pieces (accumulate)"
-            )
+        if self.batch_size % (pieces := self.optimisation.accumulate):
+            raise SparsityError(f"a batch of {self.batch_size} cannot go in {pieces} equal pieces (accumulate)")
 
     def _check_lambda(self) -> None:
         """Raise if there is no time for lambda, or for its ramp, within the epochs."""

@@ -43,9 +43,8 @@ class RunFolder:
         self._make(self.path)
         free = shutil.disk_usage(self.path).free
         if free < needed:
-            raise SparsityError(
-                f"'{self.path}' has {free / 1e6:,.0f} MB left, checkpoints and results need {needed / 1e6:,.0f} MB"
-            )
+            left, wanted = f"{free / 1e6:,.0f} MB left", f"{needed / 1e6:,.0f} MB"
+            raise SparsityError(f"'{self.path}' has {left}, checkpoints and results need {wanted}")
         # first of all, so that a run that is killed from here on can be resumed
         write_text(self.config, to_toml(recipe))
         self._make(self._checkpoints)
@@ -62,10 +61,8 @@ class RunFolder:
         before, now = _flat(saved.as_dict()), _flat(given.as_dict())
         for key in sorted({*before, *now}):
             if before.get(key) != now.get(key):
-                raise SparsityError(
-                    f"'{self.path}' was begun with {key} = {before.get(key)}, not {now.get(key)}; "
-                    "a run is resumed as it was begun"
-                )
+                change = f"{key} = {before.get(key)}, not {now.get(key)}"
+                raise SparsityError(f"'{self.path}' was begun with {change}; a run is resumed as it was begun")
 
     def _drafts(self) -> list[Path]:
         """What a killed process left half-written."""
@@ -152,7 +149,5 @@ class Log:
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError:
-            raise SparsityError(
-                "TensorBoard is not installed; install it with: pip install 'diffsparse[tensorboard]'"
-            ) from None
+            raise SparsityError("TensorBoard is not installed; try: pip install 'diffsparse[tensorboard]'") from None
         return SummaryWriter

@@ -52,9 +52,7 @@ class Processes:
 
     def any_rank(self, flag: bool) -> bool:
         """Whether any process raised its flag."""
-        if self.world == 1:
-            return flag
-        return bool(self.added(torch.tensor(float(flag), device=self.device)) > 0)
+        return flag if self.world == 1 else bool(self.added(torch.tensor(float(flag), device=self.device)) > 0)
 
     def first_does(self, action: Callable[[], Result], failure: str) -> Result | None:
         """Let the first process act before the others go on; None for those. If it fails, all processes raise."""

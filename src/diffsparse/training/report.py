@@ -1,7 +1,7 @@
 """What a feature adds to the results of a run: figures, files, columns of the table."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -34,9 +34,9 @@ register_report = REPORTS.add
 """Add a report; its figures are in result.json under its name."""
 
 
-def reports_in(result: dict[str, Any]) -> Iterator[tuple[str, RunReport]]:
+def reports_in(result: dict[str, Any]) -> list[RunReport]:
     """The reports that have figures in a result."""
-    return ((name, report) for name, report in REPORTS.items() if name in result)
+    return [report for name, report in REPORTS.items() if name in result]
 
 
 def cost_cells(now: Mapping[str, int], before: Mapping[str, int]) -> dict[str, str]:

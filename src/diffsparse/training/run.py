@@ -51,20 +51,16 @@ def train(
         StoppedError: a signal came; a checkpoint was written.
     """
     recipe.check()
-    folder = RunFolder(output)
+    folder, batch, pieces = RunFolder(output), recipe.batch_size, recipe.optimisation.accumulate
     with joined(recipe.hardware) as processes, Interrupt() as interrupt:
-        if recipe.batch_size % (processes.world * recipe.optimisation.accumulate):
-            raise SparsityError(
-                f"a batch of {recipe.batch_size} cannot be shared by {processes.world} processes in "
-                f"{recipe.optimisation.accumulate} pieces each"
-            )
+        if batch % (processes.world * pieces):
+            sharers = f"{processes.world} processes in {pieces} pieces each"
+            raise SparsityError(f"a batch of {batch} cannot be shared by {sharers}")
         # the first process comes first: it may have to download what the others then find
         first = processes.first_does(lambda: _data(recipe), f"the first process cannot open {recipe.data}")
         data = _data(recipe) if first is None else first
-        if len(data.train) < recipe.batch_size:
-            raise SparsityError(
-                f"a batch of {recipe.batch_size} is more than the {len(data.train)} inputs of {data.name} to train on"
-            )
+        if (count := len(data.train)) < batch:
+            raise SparsityError(f"a batch of {batch} is more than the {count} inputs of {data.name} to train on")
         return _Run(
             recipe=recipe,
             data=data,
@@ -201,5 +197,5 @@ class _Run(RunContext):
             write_text(path / "plan.json", small.compacted.plan.to_json() + "\n")
         result["cost"]["compact"]["file_bytes"] = (path / COMPACT).stat().st_size
         write_json(self.folder.result, result)
-        for _, report in reports_in(result):
+        for report in reports_in(result):
             report.write(model, self.data, path, self.watcher.say)

@@ -28,7 +28,7 @@ from diffsparse.wiring.stage import wired_stages
 
 
 class Wired(Method):
-    """All edges are there and stay; subclasses choose another rule. The edges of a fresh network are drawn anew."""
+    """Every edge exists throughout training; subclasses choose another rule. The edges of a fresh network are redrawn."""
 
     def rule(self) -> EdgeRule:
         """The rule that chooses the edges of every stage."""
@@ -105,7 +105,7 @@ class WiredCount(Wired):
 
 @dataclass(frozen=True, kw_only=True)
 class WiredLargest(WiredCount):
-    """Discovering Neural Wirings: each pass uses the largest edges of a stage, and the share `target` is unused."""
+    """Discovering Neural Wirings: each pass uses the largest edges of a stage; the share `target` of them is unused."""
 
     update: bool = True
     """Whether unused edges get a gradient too."""
