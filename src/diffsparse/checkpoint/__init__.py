@@ -1,9 +1,8 @@
 """Models on disk: one safetensors file with weights, plan and gates, and no pickle."""
 
-from diffsparse.checkpoint.header import GateRecord, Header, SparseLayer, TensorRecord
+from diffsparse.checkpoint.header import GateRecord, Header, TensorRecord, read_header
 from diffsparse.checkpoint.loading import load
-from diffsparse.checkpoint.reading import read_header
 from diffsparse.checkpoint.saving import save
 from diffsparse.errors import CheckpointError
 
-__all__ = ["CheckpointError", "GateRecord", "Header", "SparseLayer", "TensorRecord", "load", "read_header", "save"]
+__all__ = ["CheckpointError", "GateRecord", "Header", "TensorRecord", "load", "read_header", "save"]

@@ -1,19 +1,19 @@
 """What a file says about itself: versions, kind, class, plan and gates."""
 
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import prod
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 
-from diffsparse.checkpoint.container import DTYPES, HASH
+from diffsparse.checkpoint.container import DTYPES, HASH, read_checked
 from diffsparse.compaction.plan import Plan
-from diffsparse.errors import SparsityError
+from diffsparse.errors import CheckpointError, SparsityError
+from diffsparse.files import require_path
 from diffsparse.plain import from_plain, to_plain
-
-Thing = TypeVar("Thing")
 
 FORMAT_NAME = "diffsparse"
 FORMAT_VERSION = 2
@@ -21,21 +21,11 @@ KINDS = ("compact", "gated", "plain")
 
 
 @dataclass(frozen=True, kw_only=True)
-class SparseLayer:
-    """A sparse batch norm of the saved model."""
-
-    kind: str
-    """Name of its class."""
-    rgf: float | None = None
-    """Rectified gradient flow of its gate."""
-
-
-@dataclass(frozen=True, kw_only=True)
 class GateRecord:
     """What the tensors of a gate do not tell."""
 
     kind: str
-    """Name of its class."""
+    """Name of the gate's class."""
     rgf: float | None = None
     """`elu_alpha` of rectified gradient flow, or None."""
     dims: list[int] | None = None
@@ -44,12 +34,10 @@ class GateRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class TensorRecord:
-    """A tensor of the file."""
+    """A tensor as it was saved."""
 
     dtype: torch.dtype
-    """As saved."""
     shape: tuple[int, ...]
-    """As saved."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,10 +54,8 @@ class Header:
     """What it ran on."""
     plan: Plan | None = None
     """For a compact model: how it follows from the user's class."""
-    sparse_layers: dict[str, SparseLayer] = field(default_factory=dict)
-    """Sparse batch norms by name, so that a model without gates can get them before its numbers."""
     gates: dict[str, GateRecord] = field(default_factory=dict)
-    """Gates by name."""
+    """Gates by name, so that a model without gates can get them before its numbers."""
     shared: dict[str, str] = field(default_factory=dict)
     """Further names of tensors that were saved once."""
     tensors: dict[str, TensorRecord] = field(default_factory=dict)
@@ -89,9 +75,8 @@ class Header:
             "kind": self.kind,
             "model_class": self.model_class,
             "plan": "" if self.plan is None else self.plan.to_json(),
-            "sparse_layers": _to_json({name: to_plain(layer) for name, layer in self.sparse_layers.items()}),
-            "gates": _to_json({name: to_plain(gate) for name, gate in self.gates.items()}),
-            "shared": _to_json(self.shared),
+            "gates": json.dumps({name: to_plain(gate) for name, gate in self.gates.items()}, separators=(",", ":")),
+            "shared": json.dumps(self.shared, separators=(",", ":")),
         }
 
     @classmethod
@@ -102,19 +87,17 @@ class Header:
             SparsityError: a value does not fit.
             LookupError: something is missing.
         """
-        if metadata["kind"] not in KINDS or (metadata["kind"] == "compact") != bool(metadata["plan"]):
-            raise SparsityError(
-                f"kind is {metadata['kind']!r:.50}, and it {'has' if metadata['plan'] else 'has no'} plan"
-            )
+        kind, plan = metadata["kind"], metadata["plan"]
+        if kind not in KINDS or (kind == "compact") != bool(plan):
+            raise SparsityError(f"kind is {kind!r:.50}, and it {'has' if plan else 'has no'} plan")
         return cls(
-            kind=metadata["kind"],
+            kind=kind,
             model_class=metadata["model_class"],
             diffsparse_version=metadata["diffsparse_version"],
             torch_version=metadata["torch_version"],
-            plan=Plan.from_json(metadata["plan"]) if metadata["plan"] else None,
-            sparse_layers=_from_json(dict[str, SparseLayer], metadata, "sparse_layers"),
-            gates=_from_json(dict[str, GateRecord], metadata, "gates"),
-            shared=_from_json(dict[str, str], metadata, "shared"),
+            plan=Plan.from_json(plan) if plan else None,
+            gates=from_plain(dict[str, GateRecord], json.loads(metadata["gates"]), "gates"),
+            shared=from_plain(dict[str, str], json.loads(metadata["shared"]), "shared"),
             tensors={
                 name: TensorRecord(dtype=DTYPES[entry["dtype"]], shape=tuple(entry["shape"]))
                 for name, entry in entries.items()
@@ -138,9 +121,32 @@ class Header:
         return "\n".join([*lines, *([] if self.plan is None else ["plan:", str(self.plan)])])
 
 
-def _to_json(data: Mapping[str, Any]) -> str:
-    return json.dumps(data, separators=(",", ":"))
+def read_header(path: str | os.PathLike[str]) -> Header:
+    """What the file at `path` says about itself, after its whole content was checked against its hash.
 
+    Args:
+        path: a file that `save` wrote.
 
-def _from_json(kind: type[Thing], metadata: Mapping[str, str], key: str) -> Thing:
-    return from_plain(kind, json.loads(metadata[key]), key)
+    Raises:
+        CheckpointError: there is no such file, it is damaged, foreign, or has a format of another version.
+
+    Example:
+        >>> import tempfile
+        >>> from torch import nn
+        >>> from diffsparse.checkpoint import save
+        >>> path = tempfile.mkdtemp() + "/net.safetensors"
+        >>> save(nn.Linear(3, 2), path)
+        >>> header = read_header(path)
+        >>> header.kind, header.model_class
+        ('plain', 'torch.nn.modules.linear.Linear')
+        >>> header.tensors["weight"]
+        TensorRecord(dtype=torch.float32, shape=(2, 3))
+    """
+    name = require_path(path)
+    metadata, entries = read_checked(name, FORMAT_NAME, FORMAT_VERSION)
+    try:
+        header = Header.from_metadata(metadata, entries)
+        header.all_tensors()
+    except (ValueError, TypeError, LookupError, AttributeError) as error:
+        raise CheckpointError(f"the header of '{name}' cannot be understood: {error}") from error
+    return header

@@ -11,7 +11,6 @@ from diffsparse.errors import SparsityError, require_module, require_number
 from diffsparse.gates.protocol import Source
 from diffsparse.selection import Selection, select
 
-
 # A dropped entry starts half-way to its threshold: it can come back, but not by rounding.
 DROPPED = 0.5
 

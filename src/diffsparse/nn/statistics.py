@@ -79,33 +79,20 @@ class SyncStatistics(BatchStatistics):
             return super().forward(input, weight, bias)
         momentum = self.advance()
         running = (self.running_mean, self.running_var) if self.track_running_stats else (None, None)
-        given = (input, weight, bias, *running, self.eps, momentum, group)
-        if input.device.type == "cpu":
-            return _globally_normalised(*given)
-        output: Tensor = kernels.SyncBatchNorm.apply(*given, dist.get_world_size(group))  # type: ignore[no-untyped-call]
-        return output
-
-
-def _globally_normalised(
-    input: Tensor,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    running_mean: Tensor | None,
-    running_var: Tensor | None,
-    eps: float,
-    momentum: float,
-    group: dist.ProcessGroup,
-) -> Tensor:
-    """What the synchronised kernel of a GPU computes, running statistics included."""
-    mean, var, count = _global_moments(input, group)
-    if running_mean is not None and running_var is not None:
-        unbiased = var.detach() * (count / (count - 1).clamp_min(1))
-        running_mean.lerp_(mean.detach().to(running_mean.dtype), momentum)
-        running_var.lerp_(unbiased.to(running_var.dtype), momentum)
-    shape = (1, -1, *[1] * (input.dim() - 2))
-    scale = (var + eps).rsqrt() if weight is None else weight * (var + eps).rsqrt()
-    output = (input - mean.view(shape)) * scale.view(shape)
-    return (output if bias is None else output + bias.view(shape)).to(input.dtype)
+        if input.device.type != "cpu":
+            given = (input, weight, bias, *running, self.eps, momentum, group, dist.get_world_size(group))
+            output: Tensor = kernels.SyncBatchNorm.apply(*given)  # type: ignore[no-untyped-call]
+            return output
+        mean, var, count = _global_moments(input, group)
+        running_mean, running_var = running
+        if running_mean is not None and running_var is not None:
+            unbiased = var.detach() * (count / (count - 1).clamp_min(1))
+            running_mean.lerp_(mean.detach().to(running_mean.dtype), momentum)
+            running_var.lerp_(unbiased.to(running_var.dtype), momentum)
+        shape = (1, -1, *[1] * (input.dim() - 2))
+        scale = (var + self.eps).rsqrt() if weight is None else weight * (var + self.eps).rsqrt()
+        output = (input - mean.view(shape)) * scale.view(shape)
+        return (output if bias is None else output + bias.view(shape)).to(input.dtype)
 
 
 class _Summed(torch.autograd.Function):

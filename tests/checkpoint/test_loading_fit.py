@@ -4,8 +4,8 @@ import torch
 from torch import nn
 
 import diffsparse as ds
-from diffsparse.checkpoint.fit import Difference, differences, in_words, missing_layers, split_ties
 from diffsparse.checkpoint.header import TensorRecord
+from diffsparse.checkpoint.loading import Difference, differences, in_words, missing_layers, split_ties
 from diffsparse.checkpoint.saving import describe
 from tests.checkpoint.examples import Tied
 
