@@ -18,8 +18,7 @@ from diffsparse.measuring import measure
 from diffsparse.methods.method import Cut, Method, register_method
 from diffsparse.methods.scales import channels, check_targets
 from diffsparse.methods.settings import Sparsifying
-from diffsparse.module_tree import copy_training_flags
-from diffsparse.undisturbed import undisturbed
+from diffsparse.module_tree import copy_training_flags, undisturbed
 
 STEP = 1 / 400
 """Share of the channels that go at once, before magnitudes are ranked again."""

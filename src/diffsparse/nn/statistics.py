@@ -5,7 +5,7 @@ from typing import Any, Self
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.modules import _functions as kernels
 from torch.nn.modules.batchnorm import _BatchNorm
 
@@ -68,6 +68,7 @@ class SyncStatistics(BatchStatistics):
 
     @classmethod
     def of(cls, norm: _BatchNorm) -> Self:
+        assert isinstance(norm, nn.SyncBatchNorm)
         statistics = super().of(norm)
         statistics.process_group = norm.process_group
         return statistics
