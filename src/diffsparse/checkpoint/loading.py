@@ -1,4 +1,4 @@
-"""`load`: a file and the user's own class become the model that was saved."""
+"""`load`: a file and the user's own class become the model that was saved; `read_header` needs only the file."""
 
 import copy
 import os
@@ -10,11 +10,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from diffsparse.checkpoint.container import mapped_tensors
-from diffsparse.checkpoint.header import Header, read_header
-from diffsparse.checkpoint.saving import gate_record, shared_names, unwrapped
+from diffsparse.checkpoint.container import mapped_tensors, read_checked
+from diffsparse.checkpoint.saving import FORMAT_NAME, FORMAT_VERSION, GateRecord, Header, shared_names, unwrapped
 from diffsparse.compaction import apply_plan
 from diffsparse.errors import CheckpointError, SparsityError
+from diffsparse.files import require_path
 from diffsparse.gates import named_gates
 from diffsparse.gating import sparsify
 from diffsparse.module_tree import copy_training_flags, lazy_tensor, modules_by_name
@@ -22,6 +22,33 @@ from diffsparse.module_tree import copy_training_flags, lazy_tensor, modules_by_
 Model = TypeVar("Model", bound=nn.Module)
 
 SHOWN = 3
+
+
+def read_header(path: str | os.PathLike[str]) -> Header:
+    """The header of a file that `save` wrote, after its whole content was checked against its hash.
+
+    Raises:
+        CheckpointError: there is no such file, it is damaged, foreign, or has a format of another version.
+
+    Example:
+        >>> import tempfile
+        >>> from diffsparse.checkpoint import save
+        >>> path = tempfile.mkdtemp() + "/net.safetensors"
+        >>> save(nn.Linear(3, 2), path)
+        >>> header = read_header(path)
+        >>> header.kind, header.model_class
+        ('plain', 'torch.nn.modules.linear.Linear')
+        >>> header.tensors["weight"]
+        TensorRecord(dtype=torch.float32, shape=(2, 3))
+    """
+    name = require_path(path)
+    metadata, entries = read_checked(name, FORMAT_NAME, FORMAT_VERSION)
+    try:
+        header = Header.from_metadata(metadata, entries)
+        header.all_tensors()
+    except (ValueError, TypeError, LookupError, AttributeError) as error:
+        raise CheckpointError(f"the header of '{name}' cannot be understood: {error}") from error
+    return header
 
 
 @dataclass(frozen=True)
@@ -154,7 +181,7 @@ def differences(header: Header, model: nn.Module) -> list[Difference]:
         elif ours.dtype != theirs.dtype and not (ours.is_floating_point() and theirs.dtype.is_floating_point):
             found.append(Difference(f"'{name}' is {theirs.dtype} in the file and {ours.dtype} in the model"))
     for name, gate in named_gates(model):
-        mine, saved_gate = gate_record(gate), header.gates.get(name)
+        mine, saved_gate = GateRecord.of(gate), header.gates.get(name)
         if saved_gate is not None and (mine.kind, mine.dims) != (saved_gate.kind, saved_gate.dims):
             theirs_is = f"a {saved_gate.kind} over dimensions {saved_gate.dims} in the file"
             ours_is = f"a {mine.kind} over dimensions {mine.dims} in the model"

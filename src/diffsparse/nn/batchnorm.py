@@ -8,7 +8,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from diffsparse.errors import SparsityError, require_whole
 from diffsparse.gates import SignedGate, Source
-from diffsparse.gates.protocol import require_own_forward
+from diffsparse.gates.gate import require_own_forward
 from diffsparse.nn.statistics import BatchStatistics, SyncStatistics
 
 

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from diffsparse.errors import SparsityError, require_module
 from diffsparse.gates import Gate, SignedGate, SimplexGate, Source
-from diffsparse.gates.protocol import require_own_forward
+from diffsparse.gates.gate import require_own_forward
 
 
 def _weighted_sum(components: Mapping[int, nn.Module], weights: Tensor, args: Any, kwargs: Any) -> Tensor:
