@@ -117,13 +117,9 @@ def _compact_form(model: nn.Module, header: Header) -> nn.Module:
     assert header.plan is not None
     expected = {*header.all_tensors(), *header.plan.tensors}
     # a gate gave these norms a scale and a shift that the user's class does not have
-    bare = {
-        name
-        for name, norm in model.named_modules()
-        if isinstance(norm, _BatchNorm) and norm.bias is None and f"{name}.bias".lstrip(".") in expected
-    }
-    gated = _sparsified(copy.deepcopy(model), bare) if bare else model
-    small = apply_plan(gated, header.plan)
+    norms = {name: norm for name, norm in model.named_modules() if isinstance(norm, _BatchNorm)}
+    bare = {name for name, norm in norms.items() if norm.bias is None and f"{name}.bias".lstrip(".") in expected}
+    small = apply_plan(_sparsified(copy.deepcopy(model), bare) if bare else model, header.plan)
     copy_training_flags(model, small)
     return small
 

@@ -102,12 +102,7 @@ class Header:
 
     @classmethod
     def from_metadata(cls, metadata: Mapping[str, str], entries: Mapping[str, Mapping[str, Any]]) -> "Header":
-        """The header that `to_metadata` gave, with the tensor entries beside it.
-
-        Raises:
-            SparsityError: a value does not fit.
-            LookupError: something is missing.
-        """
+        """The header that `to_metadata` gave; raises LookupError or SparsityError if something is missing or wrong."""
         kind, plan = metadata["kind"], metadata["plan"]
         if kind not in KINDS or (kind == "compact") != bool(plan):
             raise SparsityError(f"kind is {kind!r:.50}, and it {'has' if plan else 'has no'} plan")

@@ -29,29 +29,8 @@ class Source:
 class GatedModule(Protocol):
     """A module that computes weights with exact zeros in them. `compact` replaces it by its ordinary form.
 
-    Any `nn.Module` with these two methods is one. `compact`, `apply_plan`, `load` and `slice_optimizer` then handle it.
-
-    Example:
-        >>> import torch, diffsparse as ds
-        >>> class Gated(nn.Module):
-        ...     def __init__(self, inputs, outputs):
-        ...         super().__init__()
-        ...         self.linear, self.gate = nn.Linear(inputs, outputs, bias=False), ds.SignedGate(outputs)
-        ...
-        ...     def forward(self, x):
-        ...         return self.gate() * self.linear(x)
-        ...
-        ...     def materialise(self):
-        ...         plain = nn.Linear(self.linear.in_features, self.linear.out_features, bias=False)
-        ...         plain.weight.data = (self.gate()[:, None] * self.linear.weight).detach()
-        ...         return plain.train(self.training)
-        ...
-        ...     def parameter_sources(self):
-        ...         return {"weight": Source("linear.weight")}
-        >>> model = nn.Sequential(Gated(4, 3), nn.ReLU(), nn.Linear(3, 2))
-        >>> model[0].gate = ds.SignedGate.from_values([0.5, 0.0, 0.0])
-        >>> ds.compact(model, torch.randn(2, 4)).model[0]
-        Linear(in_features=4, out_features=1, bias=False)
+    Any `nn.Module` with these two methods is one, and `compact`, `apply_plan`, `load` and `slice_optimizer` handle it.
+    CONTRIBUTING.md has an example.
     """
 
     def materialise(self) -> nn.Module:
