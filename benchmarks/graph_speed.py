@@ -13,7 +13,7 @@ from torch import Tensor
 import diffsparse as ds
 from diffsparse.functional import balanced_limit, balanced_normalize
 from diffsparse.nn import GraphConvolution, SparseAdjacency
-from diffsparse.nn.graph_convolution import SPARSE_DENSITY, SPARSE_NODES
+from diffsparse.nn.graph import SPARSE_DENSITY, SPARSE_NODES
 from diffsparse.traffic.model import TrafficGCN
 
 BALANCES: dict[str, Callable[[Tensor], Tensor]] = {"fixed": balanced_normalize, "limit": balanced_limit}

@@ -21,7 +21,6 @@ LINES = [
         "registry",
         "selection",
         "tensor_tree",
-        "undisturbed",
         "version",
     },
     {"gates", "penalties"},

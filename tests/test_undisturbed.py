@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import nn
 
-from diffsparse.undisturbed import undisturbed
+from diffsparse.module_tree import undisturbed
 
 CPU = torch.device("cpu")
 

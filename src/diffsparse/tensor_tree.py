@@ -1,13 +1,13 @@
 """Tensors inside nested collections."""
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import fields, is_dataclass
 from typing import Any
 
 from torch import Tensor
 
-# Asked for first: most things are such, and asking for the type of a tensor is slow.
+# Checked first: most things are one of these, and checks for tensors are slow.
 _PLAIN = (int, float, bool, str, type(None))
 
 
@@ -17,18 +17,18 @@ def tensors_in(thing: Any) -> Iterator[Tensor]:
         return
     if isinstance(thing, Tensor):
         yield thing
-    elif isinstance(thing, dict):
-        for item in thing.values():
-            yield from tensors_in(item)
+        return
+    items: Iterable[Any] = ()
+    if isinstance(thing, dict):
+        items = thing.values()
     elif isinstance(thing, list | tuple | set | frozenset):
-        for item in thing:
-            yield from tensors_in(item)
+        items = thing
     elif is_dataclass(thing) and not isinstance(thing, type):
-        for entry in fields(thing):
-            yield from tensors_in(getattr(thing, entry.name))
+        items = (getattr(thing, entry.name) for entry in fields(thing))
     elif hasattr(thing, "__dict__") and not callable(thing):
-        for item in vars(thing).values():
-            yield from tensors_in(item)
+        items = vars(thing).values()
+    for item in items:
+        yield from tensors_in(item)
 
 
 def map_tensors(change: Callable[[Tensor], Tensor], thing: Any) -> Any:

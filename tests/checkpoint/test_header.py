@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import diffsparse as ds
-from diffsparse.checkpoint import GateRecord, Header, SparseLayer, TensorRecord
+from diffsparse.checkpoint import GateRecord, Header, TensorRecord
 from diffsparse.compaction import Plan
 from diffsparse.compaction.actions import Slice
 from diffsparse.compaction.plan import Kept
@@ -23,7 +23,6 @@ HEADER = Header(
     diffsparse_version="0.1.0",
     torch_version="2.6",
     plan=PLAN,
-    sparse_layers={"bn": SparseLayer(kind="SparseBatchNorm2d", rgf=0.1)},
     gates={"bn.gate": GateRecord(kind="SignedGate", rgf=0.1, dims=[0])},
     shared={"b.weight": "a.weight"},
     tensors={"a.weight": TensorRecord(dtype=torch.bfloat16, shape=(2, 3))},
@@ -60,7 +59,7 @@ def test_nothing_may_be_missing(key):
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"kind": "other"}, {"kind": "plain"}, {"plan": ""}, {"plan": "{}"}, {"gates": "3"}, {"sparse_layers": '{"a":{}}'}],
+    [{"kind": "other"}, {"kind": "plain"}, {"plan": ""}, {"plan": "{}"}, {"gates": "3"}, {"gates": '{"a":{}}'}],
 )
 def test_values_that_make_no_sense(wrong):
     with pytest.raises((LookupError, TypeError, AttributeError, ValueError)):

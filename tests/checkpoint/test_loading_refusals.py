@@ -4,8 +4,8 @@ import pytest
 from torch import nn
 
 import diffsparse as ds
+from diffsparse.checkpoint import container as read_module
 from diffsparse.checkpoint import load, save
-from diffsparse.checkpoint import reading as read_module
 from diffsparse.errors import CheckpointError
 from tests.checkpoint.examples import (
     Tied,
@@ -82,13 +82,13 @@ def test_lazy_models_have_no_room(tmp_path):
 def test_a_file_replaced_while_it_is_read(tmp_path, monkeypatch):
     path = tmp_path / "net"
     save(nn.Linear(2, 3), path)
-    check = read_module.check_hash
+    check = read_module._check_hash
 
     def check_and_replace(*args):
         check(*args)
         save(nn.Linear(2, 3), path)
 
-    monkeypatch.setattr(read_module, "check_hash", check_and_replace)
+    monkeypatch.setattr(read_module, "_check_hash", check_and_replace)
     with pytest.raises(CheckpointError, match="was replaced while it was read"):
         load(path, nn.Linear(2, 3))
 

@@ -12,7 +12,7 @@ from diffsparse.compaction.materialise import materialise
 from diffsparse.gates import Source
 from diffsparse.gates.gate import StoredGate
 from diffsparse.nn import SparseBatchNorm
-from diffsparse.nn.weighted_sum import WeightedSum
+from diffsparse.nn.sparse_sum import WeightedSum
 from tests.compaction.nets import same
 from tests.compaction.tiny import OTHER, X, tiny
 

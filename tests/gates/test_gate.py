@@ -91,7 +91,7 @@ def test_check_finite_names_parameter_gate_and_value(build, bad):
     for key, parameter in gate.named_parameters():
         broken = copy.deepcopy(gate)
         dict(broken.named_parameters())[key].detach().view(-1)[-1] = bad
-        with pytest.raises(SparsityError, match=f"^{key} of gate 'block.gate' holds {bad};"):
+        with pytest.raises(SparsityError, match=f"^{key} of gate 'block.gate' must be finite numbers, got {bad}$"):
             broken.check_finite("block.gate")
         assert parameter.isfinite().all()
 
@@ -141,7 +141,7 @@ def test_values_that_are_no_real_numbers_are_refused():
 def test_check_finite_calls_a_nameless_gate_by_its_type():
     gate = SignedGate(2)
     gate.beta.detach().fill_(math.nan)
-    with pytest.raises(SparsityError, match="beta of gate 'SignedGate' holds nan"):
+    with pytest.raises(SparsityError, match="beta of gate 'SignedGate' must be finite numbers, got nan"):
         gate.check_finite("")
 
 

@@ -229,7 +229,7 @@ def wrong_models():
     nan = nn.Sequential(nn.BatchNorm2d(3), spoilt(nn.BatchNorm2d(3)))
     return {
         "lazy": (lazy, {}, "'1' is a lazy batch norm without a size yet"),
-        "nan": (nan, {}, "weight of '1' holds nan"),
+        "nan": (nan, {}, "weight of '1' must be finite numbers, got nan"),
         "start": (nn.Sequential(nn.BatchNorm2d(3)), {"start": float("inf")}, "start must be a finite number, got inf"),
         "no number": (nn.Sequential(nn.BatchNorm2d(3)), {"start": "0.5"}, "start must be a finite number, got '0.5'"),
         "zero": (nn.Sequential(nn.BatchNorm2d(3)), {"start": 0}, "neither zero, where it gets no gradient.*got 0"),
@@ -240,7 +240,7 @@ def wrong_models():
         "empty name": (Net(), {"only": ""}, "a selection is"),
         "empty": (Net(), {"only": []}, r"the selection \[\] is empty"),
         "own": (nn.Sequential(Doubled(3)), {}, "nothing to gate in Sequential: batch norms with a forward.*: 0$"),
-        "bare": (spoilt(nn.BatchNorm2d(3)), {}, "weight of 'BatchNorm2d' holds nan"),
+        "bare": (spoilt(nn.BatchNorm2d(3)), {}, "weight of 'BatchNorm2d' must be finite numbers, got nan"),
         "selection": (Net(), {"only": 3}, "a selection is"),
         "twice": (sparsify(Net()), {}, r"nothing to gate.*4 sparse batch norm\(s\) are there already"),
     }

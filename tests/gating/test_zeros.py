@@ -95,10 +95,10 @@ def test_a_shared_gate_counts_once():
 
 def test_names_the_gate_that_holds_nan(model):
     model["net"][3].gate.beta.detach().fill_(float("inf"))
-    with pytest.raises(SparsityError, match=r"beta of gate 'net\.3\.gate' holds inf"):
+    with pytest.raises(SparsityError, match=r"beta of gate 'net\.3\.gate' must be finite numbers, got inf"):
         sparsity(model)
     model["net"][1].gate.alpha.detach()[0] = float("nan")
-    with pytest.raises(SparsityError, match=r"alpha of gate 'net\.1\.gate' holds nan"):
+    with pytest.raises(SparsityError, match=r"alpha of gate 'net\.1\.gate' must be finite numbers, got nan"):
         sparsity(model)
 
 

@@ -6,7 +6,7 @@ import torch.distributed as dist
 from torch import nn
 
 from diffsparse import SparseBatchNorm2d
-from diffsparse.nn.statistics import BatchStatistics, SyncStatistics, advance, uses_batch
+from diffsparse.nn.statistics import BatchStatistics, SyncStatistics
 
 
 @pytest.fixture
@@ -44,17 +44,17 @@ def test_any_number_of_dimensions(dims):
 @pytest.mark.parametrize(("momentum", "shares"), [(0.3, [0.3, 0.3, 0.3]), (None, [1, 1 / 2, 1 / 3])])
 def test_advance_counts_and_gives_the_share_of_the_batch(momentum, shares):
     statistics = BatchStatistics(4, momentum=momentum)
-    assert [advance(statistics) for _ in range(3)] == pytest.approx(shares)
+    assert [statistics.advance() for _ in range(3)] == pytest.approx(shares)
     assert statistics.num_batches_tracked == 3
-    advance(statistics.eval())
+    statistics.eval().advance()
     assert statistics.num_batches_tracked == 3
 
 
 def test_uses_batch_in_training_or_without_running_statistics():
     statistics = BatchStatistics(4)
-    assert uses_batch(statistics)
-    assert not uses_batch(statistics.eval())
-    assert uses_batch(BatchStatistics(4, track_running_stats=False).eval())
+    assert statistics.uses_batch()
+    assert not statistics.eval().uses_batch()
+    assert BatchStatistics(4, track_running_stats=False).eval().uses_batch()
 
 
 def test_without_a_process_group_it_is_an_ordinary_batch_norm():

@@ -261,5 +261,5 @@ def test_refuses_other_mistakes():
 def test_names_the_gate_that_holds_nan():
     model = sparsify(nn.Sequential(nn.BatchNorm1d(3), nn.BatchNorm1d(3)))
     model[1].gate.alpha.detach()[1] = math.nan
-    with pytest.raises(SparsityError, match=r"alpha of gate '1\.gate' holds nan"):
+    with pytest.raises(SparsityError, match=r"alpha of gate '1\.gate' must be finite numbers, got nan"):
         Penalty(model, strength=1)

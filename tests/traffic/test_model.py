@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 
 import diffsparse as ds
-from diffsparse.nn import SparseAdjacency, graph_convolution
+from diffsparse.nn import SparseAdjacency, graph
 from diffsparse.traffic.model import TrafficGCN
 
 
@@ -82,8 +82,8 @@ def test_evaluation_with_a_sparse_adjacency_is_the_same(monkeypatch: pytest.Monk
     model.adjacency.alpha.detach().normal_(0, 2)
     model.adjacency.beta_row.detach().fill_(-2.0)
     expected = model(x).detach()
-    monkeypatch.setattr(graph_convolution, "SPARSE_NODES", 2)
-    monkeypatch.setattr(graph_convolution, "SPARSE_DENSITY", 1.0)
+    monkeypatch.setattr(graph, "SPARSE_NODES", 2)
+    monkeypatch.setattr(graph, "SPARSE_DENSITY", 1.0)
     layouts = []
     model.blocks[0].register_forward_pre_hook(lambda _, args: layouts.append(args[1].layout))
     model.eval()
@@ -98,8 +98,8 @@ def test_compaction_and_measurement_leave_the_function_alone(monkeypatch: pytest
     model, x = small(), speeds()
     model.adjacency.beta_row.detach()[2] = 5.0
     if sparse:
-        monkeypatch.setattr(graph_convolution, "SPARSE_NODES", 2)
-        monkeypatch.setattr(graph_convolution, "SPARSE_DENSITY", 1.0)
+        monkeypatch.setattr(graph, "SPARSE_NODES", 2)
+        monkeypatch.setattr(graph, "SPARSE_DENSITY", 1.0)
     compacted = ds.compact(model, x)
     model.eval()
     torch.testing.assert_close(compacted.model.eval()(x), model(x))

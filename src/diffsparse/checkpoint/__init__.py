@@ -1,9 +1,7 @@
 """Models on disk: one safetensors file with weights, plan and gates, and no pickle."""
 
-from diffsparse.checkpoint.header import GateRecord, Header, SparseLayer, TensorRecord
-from diffsparse.checkpoint.loading import load
-from diffsparse.checkpoint.reading import read_header
-from diffsparse.checkpoint.saving import save
+from diffsparse.checkpoint.loading import load, read_header
+from diffsparse.checkpoint.saving import GateRecord, Header, TensorRecord, save
 from diffsparse.errors import CheckpointError
 
-__all__ = ["CheckpointError", "GateRecord", "Header", "SparseLayer", "TensorRecord", "load", "read_header", "save"]
+__all__ = ["CheckpointError", "GateRecord", "Header", "TensorRecord", "load", "read_header", "save"]

@@ -1,24 +1,63 @@
-"""`load`: a file and the user's own class become the model that was saved."""
+"""`load`: a file and the user's own class become the model that was saved; `read_header` needs only the file."""
 
 import copy
 import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TypeVar, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from diffsparse.checkpoint.fit import Difference, differences, in_words, missing_layers, split_ties
-from diffsparse.checkpoint.header import Header
-from diffsparse.checkpoint.reading import mapped_tensors, read_header
-from diffsparse.checkpoint.saving import unwrapped
+from diffsparse.checkpoint.container import mapped_tensors, read_checked
+from diffsparse.checkpoint.saving import FORMAT_NAME, FORMAT_VERSION, GateRecord, Header, shared_names, unwrapped
 from diffsparse.compaction import apply_plan
 from diffsparse.errors import CheckpointError, SparsityError
+from diffsparse.files import require_path
 from diffsparse.gates import named_gates
 from diffsparse.gating import sparsify
 from diffsparse.module_tree import copy_training_flags, lazy_tensor, modules_by_name
 
 Model = TypeVar("Model", bound=nn.Module)
+
+SHOWN = 3
+
+
+def read_header(path: str | os.PathLike[str]) -> Header:
+    """The header of a file that `save` wrote, after its whole content was checked against its hash.
+
+    Raises:
+        CheckpointError: there is no such file, it is damaged, foreign, or has a format of another version.
+
+    Example:
+        >>> import tempfile
+        >>> from diffsparse.checkpoint import save
+        >>> path = tempfile.mkdtemp() + "/net.safetensors"
+        >>> save(nn.Linear(3, 2), path)
+        >>> header = read_header(path)
+        >>> header.kind, header.model_class
+        ('plain', 'torch.nn.modules.linear.Linear')
+        >>> header.tensors["weight"]
+        TensorRecord(dtype=torch.float32, shape=(2, 3))
+    """
+    name = require_path(path)
+    metadata, entries = read_checked(name, FORMAT_NAME, FORMAT_VERSION)
+    try:
+        header = Header.from_metadata(metadata, entries)
+        header.all_tensors()
+    except (ValueError, TypeError, LookupError, AttributeError) as error:
+        raise CheckpointError(f"the header of '{name}' cannot be understood: {error}") from error
+    return header
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One way in which a file and a model differ."""
+
+    sentence: str
+    of_shape: bool = False
+    """Whether a tensor of one name has two shapes."""
 
 
 def load(path: str | os.PathLike[str], model: Model) -> Model:
@@ -55,7 +94,8 @@ def load(path: str | os.PathLike[str], model: Model) -> Model:
     except SparsityError as error:
         found = [Difference(str(error)), *missing_layers(header, own)]
     if not found:
-        values = _values(path, header)
+        values = mapped_tensors(path, header.tensors, header.sha256)
+        values |= {alias: values[name] for alias, name in header.shared.items()}
         found = split_ties(values, shaped.state_dict())
     if found:
         raise CheckpointError(_misfit(path, header, own, found))
@@ -77,13 +117,9 @@ def _compact_form(model: nn.Module, header: Header) -> nn.Module:
     assert header.plan is not None
     expected = {*header.all_tensors(), *header.plan.tensors}
     # a gate gave these norms a scale and a shift that the user's class does not have
-    bare = {
-        name
-        for name, norm in model.named_modules()
-        if isinstance(norm, _BatchNorm) and norm.bias is None and f"{name}.bias".lstrip(".") in expected
-    }
-    gated = _sparsified(copy.deepcopy(model), bare) if bare else model
-    small = apply_plan(gated, header.plan)
+    norms = {name: norm for name, norm in model.named_modules() if isinstance(norm, _BatchNorm)}
+    bare = {name for name, norm in norms.items() if norm.bias is None and f"{name}.bias".lstrip(".") in expected}
+    small = apply_plan(_sparsified(copy.deepcopy(model), bare) if bare else model, header.plan)
     copy_training_flags(model, small)
     return small
 
@@ -91,7 +127,7 @@ def _compact_form(model: nn.Module, header: Header) -> nn.Module:
 def _with_gates(model: nn.Module, header: Header) -> nn.Module:
     """`model` with sparse batch norms and gate settings as in the file."""
     modules = modules_by_name(model)
-    # a gate that the model lacks in a batch norm: the saved one was sparse
+    # where the file has a gate and the model a batch norm, the saved batch norm was sparse
     owners = {name.rpartition(".")[0] for name in header.gates if name not in modules}
     if missing := {name for name in owners if isinstance(modules.get(name), _BatchNorm)}:
         model = _sparsified(model, missing)
@@ -103,12 +139,6 @@ def _with_gates(model: nn.Module, header: Header) -> nn.Module:
 
 def _sparsified(model: nn.Module, names: set[str]) -> nn.Module:
     return sparsify(model, lambda name, _: name in names, start=0.5)
-
-
-def _values(path: str | os.PathLike[str], header: Header) -> dict[str, Tensor]:
-    """The tensors of the file by all their names, mapped from the disk rather than read into memory."""
-    values = mapped_tensors(path, header.tensors, header.sha256)
-    return values | {alias: values[name] for alias, name in header.shared.items()}
 
 
 def _misfit(path: str | os.PathLike[str], header: Header, model: nn.Module, found: list[Difference]) -> str:
@@ -132,3 +162,46 @@ def _fill(model: nn.Module, values: dict[str, Tensor]) -> None:
         model.load_state_dict(values, strict=True)
     except RuntimeError as error:
         raise CheckpointError(f"{type(model).__name__} did not take its state: {error}") from error
+
+
+def differences(header: Header, model: nn.Module) -> list[Difference]:
+    """Names, shapes, kinds of numbers and kinds of gates in which a file and a model differ."""
+    saved, state = header.all_tensors(), model.state_dict()
+    found = [Difference(f"'{name}' is in the file but not in the model") for name in saved if name not in state]
+    found += [Difference(f"'{name}' is in the model but not in the file") for name in state if name not in saved]
+    for name in (name for name in saved if name in state):
+        ours, theirs = state[name], saved[name]
+        if tuple(ours.shape) != theirs.shape:
+            sentence = f"'{name}' has shape {theirs.shape} in the file and {tuple(ours.shape)} in the model"
+            found.append(Difference(sentence, of_shape=True))
+        elif ours.dtype != theirs.dtype and not (ours.is_floating_point() and theirs.dtype.is_floating_point):
+            found.append(Difference(f"'{name}' is {theirs.dtype} in the file and {ours.dtype} in the model"))
+    for name, gate in named_gates(model):
+        mine, saved_gate = GateRecord.of(gate), header.gates.get(name)
+        if saved_gate is not None and (mine.kind, mine.dims) != (saved_gate.kind, saved_gate.dims):
+            theirs_is = f"a {saved_gate.kind} over dimensions {saved_gate.dims} in the file"
+            ours_is = f"a {mine.kind} over dimensions {mine.dims} in the model"
+            found.append(Difference(f"'{name}' is {theirs_is}, {ours_is}"))
+    return found
+
+
+def missing_layers(header: Header, model: nn.Module) -> list[Difference]:
+    """Tensors of the file whose layers the model does not have at all."""
+    layers = {name for name, _ in model.named_modules(remove_duplicate=False)}
+    names = (name for name in header.all_tensors() if name.rpartition(".")[0] not in layers)
+    return [Difference(f"'{name}' is in the file but not in the model") for name in names]
+
+
+def split_ties(values: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> list[Difference]:
+    """Tensors that are one in the model's `state` and hold different `values` in the file."""
+    return [
+        Difference(f"'{name}' and '{other}' are one tensor in the model and two different ones in the file")
+        for name, other in shared_names(state).items()
+        if values[name] is not values[other] and not torch.equal(values[name], values[other])
+    ]
+
+
+def in_words(found: Sequence[Difference]) -> str:
+    """The first few differences, and how many more there are."""
+    more = f"; and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
+    return "; ".join(difference.sentence for difference in found[:SHOWN]) + more

@@ -1,21 +1,140 @@
-"""`save`: a model, gated, compact or plain, becomes one file."""
+"""`save`: a model, gated, compact or plain, becomes one file with a header that describes it."""
 
+import json
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass, field
+from math import prod
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from diffsparse.checkpoint.container import DTYPE_NAMES, write_tensors
-from diffsparse.checkpoint.header import GateRecord, Header
+from diffsparse.checkpoint.container import DTYPE_NAMES, DTYPES, HASH, write_tensors
 from diffsparse.compaction.pipeline import Compacted
 from diffsparse.compaction.plan import Plan
-from diffsparse.errors import CheckpointError
+from diffsparse.errors import CheckpointError, SparsityError
 from diffsparse.files import replacing
 from diffsparse.gates import Gate, named_gates
 from diffsparse.module_tree import lazy_tensor, without_wrappers
+from diffsparse.plain import from_plain, to_plain
 from diffsparse.version import __version__
+
+FORMAT_NAME = "diffsparse"
+FORMAT_VERSION = 2
+KINDS = ("compact", "gated", "plain")
+
+
+@dataclass(frozen=True, kw_only=True)
+class GateRecord:
+    """What the tensors of a gate do not tell."""
+
+    kind: str
+    """Name of the gate's class."""
+    rgf: float | None = None
+    """`elu_alpha` of rectified gradient flow, or None."""
+    dims: list[int] | None = None
+    """Dimensions of one competition group; None for a gate that has no such choice."""
+
+    @classmethod
+    def of(cls, gate: Gate) -> "GateRecord":
+        dims = None if gate.dims is None else list(gate.dims)
+        return cls(kind=type(gate).__name__, rgf=gate.rgf, dims=dims)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TensorRecord:
+    """A tensor as it was saved."""
+
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Header:
+    """Everything about a saved model except its numbers."""
+
+    kind: str
+    """`compact`, `gated` or `plain`."""
+    model_class: str
+    """Module and qualified name of the model's class."""
+    diffsparse_version: str
+    torch_version: str
+    plan: Plan | None = None
+    """For a compact model: how it follows from the user's class."""
+    gates: dict[str, GateRecord] = field(default_factory=dict)
+    """Gates by name, so that a model without gates can get them before its numbers."""
+    shared: dict[str, str] = field(default_factory=dict)
+    """Further names of tensors that were saved once."""
+    tensors: dict[str, TensorRecord] = field(default_factory=dict)
+    """Tensors by name, without those further names."""
+    sha256: str = ""
+    """Hash of the content; empty before it is written."""
+    format_version: int = FORMAT_VERSION
+
+    @classmethod
+    def of(cls, model: nn.Module, plan: Plan | None, shared: dict[str, str]) -> "Header":
+        """The header of a file for `model`, without tensors."""
+        gates = {name: GateRecord.of(gate) for name, gate in named_gates(model)}
+        return cls(
+            kind="compact" if plan is not None else "gated" if gates else "plain",
+            model_class=f"{type(model).__module__}.{type(model).__qualname__}",
+            diffsparse_version=__version__,
+            torch_version=str(torch.__version__),
+            plan=plan,
+            gates=gates,
+            shared=shared,
+        )
+
+    def to_metadata(self) -> dict[str, str]:
+        """The header as safetensors metadata, without tensors and hash, which the file adds."""
+        return {
+            "format": FORMAT_NAME,
+            "format_version": str(self.format_version),
+            "diffsparse_version": self.diffsparse_version,
+            "torch_version": self.torch_version,
+            "kind": self.kind,
+            "model_class": self.model_class,
+            "plan": "" if self.plan is None else self.plan.to_json(),
+            "gates": json.dumps({name: to_plain(gate) for name, gate in self.gates.items()}, separators=(",", ":")),
+            "shared": json.dumps(self.shared, separators=(",", ":")),
+        }
+
+    @classmethod
+    def from_metadata(cls, metadata: Mapping[str, str], entries: Mapping[str, Mapping[str, Any]]) -> "Header":
+        """The header that `to_metadata` gave; raises LookupError or SparsityError if something is missing or wrong."""
+        kind, plan = metadata["kind"], metadata["plan"]
+        if kind not in KINDS or (kind == "compact") != bool(plan):
+            raise SparsityError(f"kind is {kind!r:.50}, and it {'has' if plan else 'has no'} plan")
+        return cls(
+            kind=kind,
+            model_class=metadata["model_class"],
+            diffsparse_version=metadata["diffsparse_version"],
+            torch_version=metadata["torch_version"],
+            plan=Plan.from_json(plan) if plan else None,
+            gates=from_plain(dict[str, GateRecord], json.loads(metadata["gates"]), "gates"),
+            shared=from_plain(dict[str, str], json.loads(metadata["shared"]), "shared"),
+            tensors={
+                name: TensorRecord(dtype=DTYPES[entry["dtype"]], shape=tuple(entry["shape"]))
+                for name, entry in entries.items()
+            },
+            sha256=metadata[HASH],
+            format_version=int(metadata["format_version"]),
+        )
+
+    def all_tensors(self) -> dict[str, TensorRecord]:
+        """Tensors by all their names."""
+        return self.tensors | {alias: self.tensors[name] for alias, name in self.shared.items()}
+
+    def __str__(self) -> str:
+        numbers = sum(prod(tensor.shape) for tensor in self.tensors.values())
+        lines = [
+            f"{self.kind} model of class {self.model_class}",
+            f"{numbers} numbers in {len(self.tensors)} tensors, {len(self.gates)} gates",
+            f"format {self.format_version}, diffsparse {self.diffsparse_version}, torch {self.torch_version}",
+            f"sha256 {self.sha256}",
+        ]
+        return "\n".join([*lines, *([] if self.plan is None else ["plan:", str(self.plan)])])
 
 
 def save(thing: Compacted[Any] | nn.Module, path: str | os.PathLike[str]) -> None:
@@ -54,7 +173,7 @@ def save(thing: Compacted[Any] | nn.Module, path: str | os.PathLike[str]) -> Non
         _check_tensor(name, value)
     shared = shared_names(state)
     once = {name: tensor for name, tensor in state.items() if name not in shared}
-    header = describe(model, thing.plan if isinstance(thing, Compacted) else None, shared)
+    header = Header.of(model, thing.plan if isinstance(thing, Compacted) else None, shared)
     with replacing(path) as file:
         write_tensors(file, once, header.to_metadata())
 
@@ -65,26 +184,6 @@ def unwrapped(model: object) -> nn.Module:
         what = f"the class {model.__name__}" if isinstance(model, type) else f"a {type(model).__name__}"
         raise CheckpointError(f"expected a model, an instance of nn.Module, got {what}")
     return without_wrappers(model)
-
-
-def describe(model: nn.Module, plan: Plan | None, shared: dict[str, str]) -> Header:
-    """The header of a file for `model`, without tensors."""
-    gates = {name: gate_record(gate) for name, gate in named_gates(model)}
-    return Header(
-        kind="compact" if plan is not None else "gated" if gates else "plain",
-        model_class=f"{type(model).__module__}.{type(model).__qualname__}",
-        diffsparse_version=__version__,
-        torch_version=str(torch.__version__),
-        plan=plan,
-        gates=gates,
-        shared=shared,
-    )
-
-
-def gate_record(gate: Gate) -> GateRecord:
-    """What the tensors of a gate do not tell."""
-    dims = None if gate.dims is None else list(gate.dims)
-    return GateRecord(kind=type(gate).__name__, rgf=gate.rgf, dims=dims)
 
 
 def shared_names(state: Mapping[str, Tensor]) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""An optimiser for the compact model that goes on where the one of the gated model stopped."""
+"""An optimiser for the compact model that continues where the gated model's optimiser stopped."""
 
 import inspect
 import warnings
@@ -67,7 +67,9 @@ def slice_optimizer(optimizer: AnyOptimizer, model: nn.Module, small: Compacted[
     if not groups:
         raise SparsityError("the optimiser holds no parameter of the model that was compacted")
     warn_of_idle_gates(model, optimizer)
-    new = type(optimizer)(groups, **_known_defaults(optimizer))
+    # some classes keep more defaults than their constructor takes
+    taken = inspect.signature(type(optimizer).__init__).parameters
+    new = type(optimizer)(groups, **{key: value for key, value in optimizer.defaults.items() if key in taken})
     new.state.update({parameter: state for parameter, state in states.items() if state})
     return new
 
@@ -105,15 +107,18 @@ def _source(
 def _sliced_state(
     name: str, state: dict[str, Any], old: Tensor, new: Tensor, kept: TensorSlice | None
 ) -> dict[str, Any]:
-    """The state of what stays of a parameter; empty if some of it cannot be told apart by the parameter's entries."""
+    """The state of the entries that stay of a parameter; empty if some state does not belong to single entries."""
     sliced: dict[str, Any] = {}
     for key, entry in state.items():
         if not isinstance(entry, Tensor):
             sliced[key] = entry
-        elif kept is None or (entry.numel() == 1 and entry.shape != old.shape):
-            sliced[key] = entry.clone()
         elif entry.shape == old.shape:
-            sliced[key] = slice_tensor(entry, kept).clone()
+            part = entry if kept is None else slice_tensor(entry, kept)
+            if part.shape != new.shape:
+                raise SparsityError(f"state '{key}' of shape {tuple(part.shape)} does not fit {tuple(new.shape)}")
+            sliced[key] = part.clone()
+        elif kept is None or entry.numel() == 1:
+            sliced[key] = entry.clone()
         else:
             warnings.warn(
                 f"'{name}' starts with fresh optimiser state: its '{key}' of shape {tuple(entry.shape)} cannot be "
@@ -122,13 +127,4 @@ def _sliced_state(
                 stacklevel=3,
             )
             return {}
-    for key, entry in sliced.items():
-        if isinstance(entry, Tensor) and state[key].shape == old.shape and entry.shape != new.shape:
-            raise SparsityError(f"state '{key}' of shape {tuple(entry.shape)} does not fit {tuple(new.shape)}")
     return sliced
-
-
-def _known_defaults(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """Defaults that the constructor of the optimiser's class takes; some classes keep more than they take."""
-    taken = inspect.signature(type(optimizer).__init__).parameters
-    return {key: value for key, value in optimizer.defaults.items() if key in taken}

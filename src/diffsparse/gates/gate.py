@@ -1,23 +1,61 @@
-"""What all gates share: free parameters in, values with exact zeros out."""
+"""What all gates share: free parameters in, values with exact zeros out, and an ordinary form for compaction."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Self
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol, Self, runtime_checkable
 
 import torch
 from torch import Tensor, nn
 
 from diffsparse.errors import SparsityError, require_module, require_number
-from diffsparse.gates.protocol import Source
 from diffsparse.selection import Selection, select
+
+# A dropped entry starts half-way to its threshold: it can come back, but not by rounding.
+DROPPED = 0.5
+
+
+@dataclass(frozen=True)
+class Source:
+    """The parameter of a gated module that a parameter of its ordinary form continues."""
+
+    name: str
+    """Its qualified name, relative to the gated module."""
+    keeps_state: bool = False
+    """Whether the optimiser's state (momentum, moments) carries over: only where both mean the same entry by entry."""
+
+
+@runtime_checkable
+class GatedModule(Protocol):
+    """A module that computes weights with exact zeros in them. `compact` replaces it by its ordinary form.
+
+    Any `nn.Module` with these two methods is one, and `compact`, `apply_plan`, `load` and `slice_optimizer` handle it.
+    CONTRIBUTING.md has an example.
+    """
+
+    def materialise(self) -> nn.Module:
+        """The ordinary module that computes the same. It may share submodules with this one: they are copied later.
+
+        A module that should stay as it is returns itself.
+        """
+
+    def parameter_sources(self) -> Mapping[str, Source]:
+        """Where parameters of the ordinary module come from, by name; the others keep their name and their state."""
+
+
+def require_own_forward(module: nn.Module, kind: type[nn.Module]) -> None:
+    """Raise if a subclass of `kind` has another forward pass, which the ordinary form would not have."""
+    if type(module).forward is not kind.forward:
+        raise SparsityError(
+            f"{type(module).__name__} has a forward of its own, which its ordinary form would not have; give it a "
+            f"materialise() of its own, or put what it does into a module around a {kind.__name__}"
+        )
 
 
 class _Wide(nn.Module):
     """Its parameters stay in float32 or wider when the model around it goes to half precision."""
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        """`.to()`, `.half()` and friends: devices and wide dtypes are followed, half precision is not."""
-
         def widely(tensor: Tensor) -> Tensor:
             moved = fn(tensor)
             narrowed = moved.is_floating_point() and moved.dtype != gate_dtype(moved.dtype)
@@ -39,6 +77,8 @@ class Gate(_Wide, ABC):
     alpha: nn.Parameter
     dims: tuple[int, ...] | None = None
     """Dimensions of one competition group; None for a gate that has no such choice."""
+    smallest_step: ClassVar[float] = 1.0
+    """Entries that rounding dropped are revived in steps of the rounding error of a number of at least this size."""
 
     def __init__(self, rgf: float | None = None) -> None:
         super().__init__()
@@ -54,20 +94,20 @@ class Gate(_Wide, ABC):
 
     def materialise(self) -> nn.Module:
         """A module that stores the values as they are now, and returns them when called."""
-        stored = StoredGate(self(), requires_grad=self.alpha.requires_grad)
-        return stored.train(self.training)
+        return StoredGate(self(), requires_grad=self.alpha.requires_grad).train(self.training)
 
     def parameter_sources(self) -> dict[str, Source]:
         return {"values": Source("alpha")}
 
     def check_finite(self, name: str) -> None:
-        """Raise if a parameter of this gate is NaN or infinite; the message calls the gate `name`, or by its type."""
+        """Raise if a parameter of this gate is NaN or infinite; the message gives `name`, or else the gate's type."""
         for key, parameter in self.named_parameters(recurse=False):
             require_finite(f"{key} of gate '{name or type(self).__name__}'", parameter)
 
-    def _revive(self, values: Tensor, scale: Tensor) -> None:
-        """Push entries of `values` that rounding dropped just over their threshold, in growing steps of `scale`."""
+    def _revive(self, values: Tensor) -> None:
+        """Push entries of `values` that rounding dropped just over their threshold, in growing steps."""
         alpha = self.alpha.detach()
+        scale = alpha.abs().clamp(min=self.smallest_step)
         step = torch.finfo(alpha.dtype).eps * scale * values.sign().to(alpha.dtype)
         for k in range(24):
             lost = (self().detach() == 0) & (values != 0)
@@ -76,8 +116,7 @@ class Gate(_Wide, ABC):
             alpha.add_(torch.where(lost, 2**k * step, 0.0))
 
     def extra_repr(self) -> str:
-        rgf = "" if self.rgf is None else f", rgf={self.rgf}"
-        return f"{tuple(self.alpha.shape)}{rgf}"
+        return f"{tuple(self.alpha.shape)}" + ("" if self.rgf is None else f", rgf={self.rgf}")
 
 
 class StoredGate(_Wide):
@@ -118,16 +157,13 @@ def checked_values(values: Tensor | Sequence[Any]) -> Tensor:
     try:
         given = torch.as_tensor(values).detach()
     except (TypeError, ValueError, RuntimeError):
-        raise SparsityError(
-            f"the values of a gate must be a tensor or nested lists of numbers, got {values!r}"
-        ) from None
+        message = f"the values of a gate must be a tensor or nested lists of numbers, got {values!r}"
+        raise SparsityError(message) from None
     if given.is_complex():
         raise SparsityError(f"the values of a gate must be real numbers, got {given.dtype}")
     if not given.is_floating_point():
         given = given.to(torch.get_default_dtype())
-    if not bool(torch.isfinite(given).all()):
-        bad = given[~torch.isfinite(given)].flatten()[0].item()
-        raise SparsityError(f"the values of a gate must be finite numbers, got {bad}")
+    require_finite("the values of a gate", given)
     return given.to(torch.float64)
 
 
@@ -135,16 +171,14 @@ def require_finite(name: str, tensor: Tensor) -> None:
     """Raise if an entry of `tensor` is NaN or infinite."""
     if not bool(torch.isfinite(tensor).all()):
         bad = tensor[~torch.isfinite(tensor)][0].item()
-        raise SparsityError(f"{name} holds {bad}; every entry must be a finite number")
+        raise SparsityError(f"{name} must be finite numbers, got {bad}")
 
 
 def require_room(rows: Tensor, dtype: torch.dtype) -> None:
     """Raise if the magnitudes of a competition group, rows of `rows`, add up to more than `dtype` can hold."""
     total = rows.abs().sum(-1).max().item()
     if not total <= torch.finfo(dtype).max:
-        raise SparsityError(
-            f"the values of a gate are too large for {dtype}: the parameters of a group sum to {total:g}"
-        )
+        raise SparsityError(f"the values of a gate are too large for {dtype}: parameters of one group sum to {total:g}")
 
 
 def gate_dtype(dtype: torch.dtype | None) -> torch.dtype:

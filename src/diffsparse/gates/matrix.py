@@ -9,8 +9,7 @@ from torch import Tensor, nn
 from diffsparse.errors import SparsityError, require_whole
 from diffsparse.functional import matrix_threshold
 from diffsparse.functional.groups import initial_beta
-from diffsparse.gates.gate import Gate, checked_values, gate_dtype, require_room, values_dtype
-from diffsparse.gates.vector import DROPPED
+from diffsparse.gates.gate import DROPPED, Gate, checked_values, gate_dtype, require_room, values_dtype
 
 
 class MatrixGate(Gate):
@@ -24,10 +23,6 @@ class MatrixGate(Gate):
     Starts uniform: `alpha` is 0 and each `beta` is -log(n^2 + n - 1) for its group of n entries.
 
     Example:
-        >>> gate = MatrixGate(2)
-        >>> gate().detach()
-        tensor([[0.3333, 0.3333],
-                [0.3333, 0.3333]])
         >>> MatrixGate.from_values([[0.5, 0.0], [0.0, 0.25]])().detach()
         tensor([[0.5000, 0.0000],
                 [0.0000, 0.2500]])
@@ -63,9 +58,9 @@ class MatrixGate(Gate):
     def from_values(cls, values: Tensor | Sequence[Any], *, rgf: float | None = None) -> Self:
         r"""A gate that starts at the non-negative matrix `values`, with the paper's thresholds.
 
-        Survivors are :math:`\gamma_{ij} = a_{ij} + r_i + c_j`, dropped entries half of :math:`r_i + c_j`. Thresholds r
-        and c are given fractions of the row and column sums of gamma: one linear system. A positive value too small
-        to see beside its thresholds becomes the smallest step that can be seen.
+        Survivors are :math:`\gamma_{ij} = a_{ij} + r_i + c_j`, dropped entries half of :math:`r_i + c_j`. The
+        thresholds r and c are fixed fractions of the row and column sums of gamma, so they solve one linear system.
+        A positive value too small to see beside its thresholds becomes the smallest step that can be seen.
         """
         given = checked_values(values)
         if given.dim() != 2:
@@ -82,7 +77,7 @@ class MatrixGate(Gate):
         for groups in gate.groups(gamma):
             require_room(groups, gate.alpha.dtype)
         gate.alpha.detach().copy_(gamma.log())
-        gate._revive(given, gate.alpha.detach().abs().clamp(min=1))
+        gate._revive(given)
         return gate
 
 

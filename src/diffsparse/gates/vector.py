@@ -1,17 +1,17 @@
-"""Gates whose entries compete along given dimensions, with one threshold per group."""
+"""Gates whose entries compete along given dimensions, with one threshold per group: signed, or on the simplex."""
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from math import prod
+from typing import Self
 
 import torch
 from torch import Tensor, nn
 
 from diffsparse.errors import SparsityError, require_whole
-from diffsparse.functional.groups import Dims, group_dims, initial_beta
-from diffsparse.gates.gate import Gate, gate_dtype
-
-# A dropped entry starts half-way to its threshold: it can come back, but not by rounding.
-DROPPED = 0.5
+from diffsparse.functional import signed_threshold, simplex_threshold
+from diffsparse.functional.groups import Dims, group_dims, initial_alpha, initial_beta
+from diffsparse.gates.gate import DROPPED, Gate, checked_values, gate_dtype, require_room, values_dtype
 
 
 class VectorGate(Gate):
@@ -41,6 +41,27 @@ class VectorGate(Gate):
         batch = tuple(n for d, n in enumerate(shape) if d not in self.dims)
         self.beta = nn.Parameter(self.alpha.new_full(batch, initial_beta(self.group_size)).detach())
 
+    @classmethod
+    def from_values(cls, values: Tensor | Sequence[float], *, dim: Dims = -1, rgf: float | None = None) -> Self:
+        """A gate that starts at `values`, up to float rounding, with the paper's `beta`.
+
+        The groups of a `SimplexGate` must be non-negative with sum 1. A non-zero value too small to see beside the
+        threshold becomes the smallest step that can be seen. In a `SignedGate`, a group of zeros starts with equal
+        `alpha` under a threshold 1.5 times as high; a group of a single zero has `alpha = 0` and is dead for good,
+        even with `rgf`.
+        """
+        given = checked_values(values)
+        gate = cls(given.shape, dim=dim, rgf=rgf, device=given.device, dtype=values_dtype(values))
+        alpha, beta = gate._solve(*gate.groups(given))
+        require_room(alpha, gate.alpha.dtype)
+        gate.set_groups(alpha, beta)
+        gate._revive(given)
+        return gate
+
+    @abstractmethod
+    def _solve(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """`alpha` and `beta` of the gate whose values are `rows` (groups, entries), in float64."""
+
     def groups(self, values: Tensor) -> tuple[Tensor, ...]:
         trailing = tuple(range(-len(self.dims), 0))
         return (values.movedim(self.dims, trailing).reshape(-1, self.group_size),)
@@ -50,3 +71,109 @@ class VectorGate(Gate):
         moved = self.alpha.detach().movedim(self.dims, tuple(range(-len(self.dims), 0)))
         moved.copy_(alpha.reshape(moved.shape))
         self.beta.detach().copy_(beta.reshape(self.beta.shape))
+
+
+class SignedGate(VectorGate):
+    r"""Owns `alpha` and `beta` of a signed gate (Eq. 12): :math:`a = \mathrm{sign}(\alpha)(|\alpha| -
+    \sigma(\beta)\|\alpha\|_1)_+`.
+
+    Args:
+        size: number of entries, or the shape of a batch of groups.
+        dim: dimension or dimensions of one competition group.
+        value: what every entry starts at (the paper: 0.5); not 0, where a gate gets no gradient.
+        rgf: `elu_alpha` of rectified gradient flow, or None.
+
+    Shape: `gate()` has the shape `size`; `beta` has that shape without `dim`.
+
+    Example:
+        >>> SignedGate(3)().tolist()
+        [0.5, 0.5, 0.5]
+        >>> SignedGate.from_values([0.7, 0.0, -0.2])().detach()
+        tensor([ 0.7000,  0.0000, -0.2000])
+    """
+
+    smallest_step = 0.0
+
+    def __init__(
+        self,
+        size: int | Sequence[int],
+        *,
+        dim: Dims = -1,
+        value: float = 0.5,
+        rgf: float | None = None,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__(size, dim=dim, rgf=rgf, device=device, dtype=dtype)
+        start, limits = abs(initial_alpha(self.group_size, value)), torch.finfo(self.alpha.dtype)
+        if start < limits.tiny or start * self.group_size > limits.max:
+            raise SparsityError(
+                f"the value a gate starts at must be neither zero, where it gets no gradient, nor out of the range of "
+                f"{self.alpha.dtype} (the paper: 0.5), got {value!r}"
+            )
+        self.value = value
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Every entry back to `value`, whatever the gate started at."""
+        self.alpha.detach().fill_(initial_alpha(self.group_size, self.value))
+        self.beta.detach().fill_(initial_beta(self.group_size))
+
+    def forward(self) -> Tensor:
+        return signed_threshold(self.alpha, self.beta, self.dims, rgf=self.rgf)
+
+    def _solve(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        r"""With m survivors that sum to A in magnitude, s = sigmoid(beta) and dropped entries at half the threshold t,
+
+        .. math:: t = \frac{sA}{1 - s\,(m + \tfrac12(n-m))}, \qquad
+                  \alpha_i = a_i + \mathrm{sign}(a_i)\,t \text{ for survivors},\; \tfrac12 t \text{ for the dropped}
+        """
+        n = self.group_size
+        beta = rows.new_full(rows.shape[:1], initial_beta(n))
+        fraction = beta.sigmoid()
+        alive = (rows != 0).sum(-1)
+        threshold = (fraction * rows.abs().sum(-1) / (1 - fraction * (alive + DROPPED * (n - alive)))).unsqueeze(-1)
+        alpha = torch.where(rows != 0, rows + rows.sign() * threshold, DROPPED * threshold)
+        if n > 1:
+            dead = alive == 0
+            share = min(1.5 / n, (1 + 1 / n) / 2)
+            beta = torch.where(dead, torch.logit(beta.new_tensor(share)), beta)
+            alpha = torch.where(dead.unsqueeze(-1), alpha.new_tensor(0.5), alpha)
+        return alpha, beta
+
+
+class SimplexGate(VectorGate):
+    """Owns `alpha` and `beta` of a gate on the simplex (Eq. 9-11): exp, threshold, normalise.
+
+    Args:
+        size: number of entries, or the shape of a batch of groups.
+        dim: dimension or dimensions of one competition group.
+        rgf: `elu_alpha` of rectified gradient flow, or None.
+
+    Starts uniform at 1/n. Penalise it with `Lp(p < 1)`: its l1 norm is always 1.
+
+    Example:
+        >>> SimplexGate(4)().tolist()
+        [0.25, 0.25, 0.25, 0.25]
+        >>> SimplexGate.from_values([0.75, 0.25, 0.0])().detach()
+        tensor([0.7500, 0.2500, 0.0000])
+    """
+
+    def forward(self) -> Tensor:
+        return simplex_threshold(self.alpha, self.beta, self.dims, rgf=self.rgf)
+
+    def _solve(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        r"""With m survivors and s = sigmoid(beta): :math:`\alpha_i = \log(s + T a_i)` for survivors and
+        :math:`\log(s/2)` for the dropped, where :math:`T = 1 - s(m + (n-m)/2)`.
+        """
+        if bool((rows < 0).any()):
+            raise SparsityError(f"values of a simplex gate must not be negative, got {rows.min().item():g}")
+        sums = rows.sum(-1)
+        if not torch.allclose(sums, torch.ones_like(sums), atol=1e-4):
+            worst = sums[(sums - 1).abs().argmax()].item()
+            raise SparsityError(f"values of a simplex gate must sum to 1 in every group, got a sum of {worst:g}")
+        beta = rows.new_full(rows.shape[:1], initial_beta(self.group_size))
+        fraction = beta.sigmoid().unsqueeze(-1)
+        alive = (rows > 0).sum(-1, keepdim=True)
+        total = 1 - fraction * (alive + DROPPED * (self.group_size - alive))
+        return torch.where(rows > 0, fraction + total * rows, DROPPED * fraction).log(), beta

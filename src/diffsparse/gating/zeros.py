@@ -36,15 +36,13 @@ class GateSparsity:
     """Zeros of one gate."""
 
     name: str
-    """Qualified name of the gate's layer, or of the gate where it stands alone."""
+    """Name of the gate's layer, or of the gate itself if it stands alone."""
     channels: Count
-    """Entries of the gate that are exactly zero."""
     groups: Count | None
     """Groups whose entries are all zero; None when no grouping was asked for."""
 
     @property
     def dead(self) -> bool:
-        """Whether every entry is zero."""
         return self.channels.zero == self.channels.total
 
 
@@ -53,7 +51,6 @@ class Sparsity:
     """Channel, layer and group sparsity of a model; prints as a table."""
 
     gates: tuple[GateSparsity, ...]
-    """One row per gate, in the order of the model."""
 
     @property
     def channels(self) -> Count:
@@ -74,10 +71,8 @@ class Sparsity:
     def as_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
         totals = {"channels": self.channels, "layers": self.layers, "groups": self.groups}
-        return {
-            "gates": [asdict(row) | {"dead": row.dead} for row in self.gates],
-            **{key: None if c is None else asdict(c) | {"fraction": c.fraction} for key, c in totals.items()},
-        }
+        plain = {key: None if c is None else asdict(c) | {"fraction": c.fraction} for key, c in totals.items()}
+        return {"gates": [asdict(row) | {"dead": row.dead} for row in self.gates], **plain}
 
     def __str__(self) -> str:
         width, lines = max(len(row.name) for row in self.gates), []

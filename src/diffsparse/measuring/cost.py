@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
 from diffsparse.example import Example
-from diffsparse.undisturbed import undisturbed
+from diffsparse.module_tree import undisturbed
 
 Shape: TypeAlias = tuple[int, ...]
 

@@ -12,8 +12,7 @@ from diffsparse.example import Example
 from diffsparse.measuring.cost import count, dense_parts
 from diffsparse.measuring.latency import Latency, Timing, time_interleaved
 from diffsparse.measuring.report import Comparison, Measurement
-from diffsparse.module_tree import lazy_tensor, uncompiled
-from diffsparse.undisturbed import undisturbed
+from diffsparse.module_tree import lazy_tensor, uncompiled, undisturbed
 
 Inputs: TypeAlias = Tensor | tuple[Any, ...] | Mapping[str, Any]
 

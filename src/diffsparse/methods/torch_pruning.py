@@ -18,8 +18,7 @@ from diffsparse.errors import SparsityError
 from diffsparse.gating import Count
 from diffsparse.measuring import measure
 from diffsparse.methods.method import Cut, Method, channels, check_targets, register_method
-from diffsparse.module_tree import copy_training_flags
-from diffsparse.undisturbed import undisturbed
+from diffsparse.module_tree import copy_training_flags, undisturbed
 
 STEP = 1 / 400
 """Share of the channels that are removed at once, before magnitudes are ranked again."""

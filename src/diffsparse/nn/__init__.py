@@ -1,8 +1,7 @@
 """Layers with gates in them."""
 
-from diffsparse.nn.adjacency import SparseAdjacency
 from diffsparse.nn.batchnorm import SparseBatchNorm, SparseBatchNorm1d, SparseBatchNorm2d, SparseBatchNorm3d
-from diffsparse.nn.graph_convolution import GraphConvolution
+from diffsparse.nn.graph import GraphConvolution, SparseAdjacency
 from diffsparse.nn.sparse_sum import SparseSum
 
 __all__ = [

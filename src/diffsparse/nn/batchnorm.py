@@ -8,17 +8,13 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from diffsparse.errors import SparsityError, require_whole
 from diffsparse.gates import SignedGate, Source
-from diffsparse.gates.protocol import require_own_forward
+from diffsparse.gates.gate import require_own_forward
 from diffsparse.nn.statistics import BatchStatistics, SyncStatistics
 
 
 def _of_statistics(name: str) -> Any:
-    """A property that lies in the statistics of the layer."""
-
-    def change(layer: "SparseBatchNorm", value: object) -> None:
-        setattr(layer.statistics, name, value)
-
-    return property(lambda layer: getattr(layer.statistics, name), change)
+    """A property that the statistics of the layer hold."""
+    return property(lambda self: getattr(self.statistics, name), lambda self, new: setattr(self.statistics, name, new))
 
 
 class SparseBatchNorm(nn.Module):

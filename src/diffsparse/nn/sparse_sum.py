@@ -1,6 +1,6 @@
 """A gated sum of components (Eq. 8): learns which of several modules to keep."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -8,8 +8,22 @@ from torch import Tensor, nn
 
 from diffsparse.errors import SparsityError, require_module
 from diffsparse.gates import Gate, SignedGate, SimplexGate, Source
-from diffsparse.gates.protocol import require_own_forward
-from diffsparse.nn.weighted_sum import WeightedSum
+from diffsparse.gates.gate import require_own_forward
+
+
+def _weighted_sum(components: Mapping[int, nn.Module], weights: Tensor, args: Any, kwargs: Any) -> Tensor:
+    total: Tensor | None = None
+    for i, component in components.items():
+        output = component(*args, **kwargs)
+        if total is not None and output.shape != total.shape:
+            raise SparsityError(
+                f"the components of a SparseSum must give outputs of one shape; component {i} gives "
+                f"{tuple(output.shape)}, those before it {tuple(total.shape)}"
+            )
+        term = weights[i].to(output.dtype) * output
+        total = term if total is None else total + term
+    assert total is not None
+    return total
 
 
 class SparseSum(nn.Module):
@@ -49,23 +63,13 @@ class SparseSum(nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
         weights = self.gate()
-        chosen = range(len(self.components))
+        components = dict(enumerate(self.components))
         if not self.training and not torch.compiler.is_compiling():
             alive = weights.detach().ne(0).tolist()
-            chosen = [i for i in chosen if alive[i]]  # type: ignore[assignment]
-        total: Tensor | None = None
-        for i in chosen:
-            output = self.components[i](*args, **kwargs)
-            if total is not None and output.shape != total.shape:
-                raise SparsityError(
-                    f"the components of a SparseSum must give outputs of one shape; component {i} gives "
-                    f"{tuple(output.shape)}, those before it {tuple(total.shape)}"
-                )
-            term = weights[i].to(output.dtype) * output
-            total = term if total is None else total + term
-        if total is None:
+            components = {i: component for i, component in components.items() if alive[i]}
+        if not components:
             return torch.zeros_like(self.components[0](*args, **kwargs))
-        return total
+        return _weighted_sum(components, weights, args, kwargs)
 
     def materialise(self) -> nn.Module:
         """The sum with its weights stored; it shares the components."""
@@ -78,3 +82,28 @@ class SparseSum(nn.Module):
 
     def parameter_sources(self) -> dict[str, Source]:
         return {"weights": Source("gate.alpha")}
+
+
+class WeightedSum(nn.Module):
+    """y(x) = sum of w_i f_i(x), with one trained weight per component: a `SparseSum` whose gate has been evaluated.
+
+    Components may leave; those that stay keep their names.
+    """
+
+    def __init__(self, components: nn.ModuleList, weights: Tensor) -> None:
+        super().__init__()
+        self.components = components
+        self.weights = nn.Parameter(weights.detach().clone())
+
+    def forward(self, *args: Any, **kwargs: Any) -> Tensor:
+        return _weighted_sum(dict(enumerate(self.components)), self.weights, args, kwargs)
+
+    def dead_parts(self) -> tuple[dict[str, list[int]], list[str]]:
+        """What does not change the output: `compact` asks any module that has this method.
+
+        Returns:
+            The entries along dimension 0 that stay, by the name of the tensor, and the names of children to remove.
+        """
+        alive = [i for i, weight in enumerate(self.weights.tolist()) if weight != 0] or [0]
+        dead = [f"components.{key}" for i, key in enumerate(self.components._modules) if i not in alive]
+        return {"weights": alive} if dead else {}, dead

@@ -28,14 +28,33 @@ class BatchStatistics(_BatchNorm):
     ) -> None:
         super().__init__(num_features, eps, momentum, False, track_running_stats, device=device, dtype=dtype)
 
+    @classmethod
+    def of(cls, norm: _BatchNorm) -> Self:
+        """The statistics of `norm`: the very same buffers, without the affine map."""
+        statistics = cls(norm.num_features, norm.eps, norm.momentum, norm.track_running_stats)
+        statistics._buffers.update(norm._buffers)
+        return statistics.train(norm.training)
+
     def _check_input_dim(self, input: Tensor) -> None:
         """Any number of dimensions; the layer around this one checks."""
 
     def forward(self, input: Tensor, weight: Tensor | None = None, bias: Tensor | None = None) -> Tensor:
-        momentum = advance(self)
+        momentum = self.advance()
         track = self.track_running_stats or not self.training
         mean, var = (self.running_mean, self.running_var) if track else (None, None)
-        return F.batch_norm(input, mean, var, weight, bias, uses_batch(self), momentum, self.eps)
+        return F.batch_norm(input, mean, var, weight, bias, self.uses_batch(), momentum, self.eps)
+
+    def uses_batch(self) -> bool:
+        """Whether the batch at hand is normalised by its own statistics."""
+        return self.training or (self.running_mean is None and self.running_var is None)
+
+    def advance(self) -> float:
+        """Count a training batch; return the share of it that goes into the running statistics."""
+        if self.training and self.track_running_stats and self.num_batches_tracked is not None:
+            self.num_batches_tracked.add_(1)
+            if self.momentum is None:
+                return 1.0 / float(self.num_batches_tracked)
+        return 0.0 if self.momentum is None else self.momentum
 
 
 class SyncStatistics(BatchStatistics):
@@ -48,62 +67,33 @@ class SyncStatistics(BatchStatistics):
     process_group: dist.ProcessGroup | None = None
 
     @classmethod
-    def of(cls, norm: nn.SyncBatchNorm) -> Self:
-        """The same statistics, the very same buffers, without the affine map."""
-        statistics = cls(norm.num_features, norm.eps, norm.momentum, norm.track_running_stats)
+    def of(cls, norm: _BatchNorm) -> Self:
+        assert isinstance(norm, nn.SyncBatchNorm)
+        statistics = super().of(norm)
         statistics.process_group = norm.process_group
-        for key in ("running_mean", "running_var", "num_batches_tracked"):
-            setattr(statistics, key, getattr(norm, key))
-        return statistics.train(norm.training)
+        return statistics
 
     def forward(self, input: Tensor, weight: Tensor | None = None, bias: Tensor | None = None) -> Tensor:
         initialised = dist.is_available() and dist.is_initialized()
         group = (self.process_group or dist.group.WORLD) if initialised else None
         if not self.training or group is None or dist.get_world_size(group) == 1:
             return super().forward(input, weight, bias)
-        momentum = advance(self)
+        momentum = self.advance()
         running = (self.running_mean, self.running_var) if self.track_running_stats else (None, None)
-        given = (input, weight, bias, *running, self.eps, momentum, group)
-        if input.device.type == "cpu":
-            return _globally_normalised(*given)
-        output: Tensor = kernels.SyncBatchNorm.apply(*given, dist.get_world_size(group))  # type: ignore[no-untyped-call]
-        return output
-
-
-def uses_batch(statistics: _BatchNorm) -> bool:
-    """Whether the batch at hand is normalised by its own statistics."""
-    return statistics.training or (statistics.running_mean is None and statistics.running_var is None)
-
-
-def advance(statistics: _BatchNorm) -> float:
-    """Count a training batch; return the share of it that goes into the running statistics."""
-    if statistics.training and statistics.track_running_stats and statistics.num_batches_tracked is not None:
-        statistics.num_batches_tracked.add_(1)
-        if statistics.momentum is None:
-            return 1.0 / float(statistics.num_batches_tracked)
-    return 0.0 if statistics.momentum is None else statistics.momentum
-
-
-def _globally_normalised(
-    input: Tensor,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    running_mean: Tensor | None,
-    running_var: Tensor | None,
-    eps: float,
-    momentum: float,
-    group: dist.ProcessGroup,
-) -> Tensor:
-    """What the synchronised kernel of a GPU computes, running statistics included."""
-    mean, var, count = _global_moments(input, group)
-    if running_mean is not None and running_var is not None:
-        unbiased = var.detach() * (count / (count - 1).clamp_min(1))
-        running_mean.lerp_(mean.detach().to(running_mean.dtype), momentum)
-        running_var.lerp_(unbiased.to(running_var.dtype), momentum)
-    shape = (1, -1, *[1] * (input.dim() - 2))
-    scale = (var + eps).rsqrt() if weight is None else weight * (var + eps).rsqrt()
-    output = (input - mean.view(shape)) * scale.view(shape)
-    return (output if bias is None else output + bias.view(shape)).to(input.dtype)
+        if input.device.type != "cpu":
+            given = (input, weight, bias, *running, self.eps, momentum, group, dist.get_world_size(group))
+            output: Tensor = kernels.SyncBatchNorm.apply(*given)  # type: ignore[no-untyped-call]
+            return output
+        mean, var, count = _global_moments(input, group)
+        running_mean, running_var = running
+        if running_mean is not None and running_var is not None:
+            unbiased = var.detach() * (count / (count - 1).clamp_min(1))
+            running_mean.lerp_(mean.detach().to(running_mean.dtype), momentum)
+            running_var.lerp_(unbiased.to(running_var.dtype), momentum)
+        shape = (1, -1, *[1] * (input.dim() - 2))
+        scale = (var + self.eps).rsqrt() if weight is None else weight * (var + self.eps).rsqrt()
+        output = (input - mean.view(shape)) * scale.view(shape)
+        return (output if bias is None else output + bias.view(shape)).to(input.dtype)
 
 
 class _Summed(torch.autograd.Function):

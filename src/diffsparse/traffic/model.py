@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from diffsparse.errors import SparsityError, require_number, require_whole
 from diffsparse.nn import GraphConvolution, SparseAdjacency
-from diffsparse.nn.graph_convolution import sparse_if_faster
+from diffsparse.nn.graph import sparse_if_faster
 
 
 class TrafficGCN(nn.Module):

@@ -10,8 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from diffsparse.checkpoint.container import HASH, write_tensors
-from diffsparse.checkpoint.reading import mapped_tensors, read_checked
+from diffsparse.checkpoint.container import HASH, mapped_tensors, read_checked, write_tensors
 from diffsparse.errors import CheckpointError
 from diffsparse.files import replacing
 

@@ -18,8 +18,7 @@ from diffsparse.compaction.verify import Trials, default_tolerance, run_on_copie
 from diffsparse.errors import SparsityError
 from diffsparse.example import Example
 from diffsparse.measuring.latency import time_interleaved
-from diffsparse.module_tree import replace_modules
-from diffsparse.undisturbed import undisturbed
+from diffsparse.module_tree import replace_modules, undisturbed
 from diffsparse.wiring import table as tables
 from diffsparse.wiring.bags import DenseMix, SparseConv, SparseMix
 from diffsparse.wiring.stage import OrdinaryStage, WiredStage

@@ -28,7 +28,7 @@ from diffsparse.wiring.stage import wired_stages
 
 
 class Wired(Method):
-    """Every edge exists throughout training; subclasses choose another rule. The edges of a fresh network are redrawn."""
+    """Every edge exists throughout training; subclasses choose another rule. Edges of a fresh network are redrawn."""
 
     def rule(self) -> EdgeRule:
         """The rule that chooses the edges of every stage."""

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from diffsparse.errors import SparsityError, require_whole
-from diffsparse.gates.protocol import Source, require_own_forward
+from diffsparse.gates.gate import Source, require_own_forward
 from diffsparse.wiring.rules import Differentiable, EdgeRule, StageShape
 
 _HOOKS = (

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from diffsparse import SparsityError
-from diffsparse.nn import GraphConvolution, SparseAdjacency, graph_convolution
-from diffsparse.nn.graph_convolution import sparse_if_faster
+from diffsparse.nn import GraphConvolution, SparseAdjacency, graph
+from diffsparse.nn.graph import sparse_if_faster
 
 F64 = torch.float64
 
@@ -16,8 +16,8 @@ F64 = torch.float64
 @pytest.fixture
 def always_sparse(monkeypatch):
     """Sparse products for adjacencies of any size and density."""
-    monkeypatch.setattr(graph_convolution, "SPARSE_NODES", 1)
-    monkeypatch.setattr(graph_convolution, "SPARSE_DENSITY", 1.0)
+    monkeypatch.setattr(graph, "SPARSE_NODES", 1)
+    monkeypatch.setattr(graph, "SPARSE_DENSITY", 1.0)
 
 
 def sparse_matrix(n=5, dtype=F64):
@@ -110,7 +110,7 @@ def test_gradients_flow_past_a_sparse_adjacency(always_sparse):
 
 
 def test_becomes_sparse_only_where_that_pays():
-    nodes, density = graph_convolution.SPARSE_NODES, graph_convolution.SPARSE_DENSITY
+    nodes, density = graph.SPARSE_NODES, graph.SPARSE_DENSITY
     thin = torch.zeros(nodes, nodes)
     thin.view(-1)[: int(density * nodes * nodes)] = 1.0
     assert torch.equal(sparse_if_faster(thin).to_dense(), thin)

@@ -4,14 +4,13 @@ import torch
 from torch import nn
 
 import diffsparse as ds
-from diffsparse.checkpoint.fit import Difference, differences, in_words, missing_layers, split_ties
-from diffsparse.checkpoint.header import TensorRecord
-from diffsparse.checkpoint.saving import describe
+from diffsparse.checkpoint.loading import Difference, differences, in_words, missing_layers, split_ties
+from diffsparse.checkpoint.saving import Header, TensorRecord
 from tests.checkpoint.examples import Tied
 
 
 def header_of(model):
-    header = describe(model, None, {})
+    header = Header.of(model, None, {})
     header.tensors.update(
         {name: TensorRecord(dtype=t.dtype, shape=tuple(t.shape)) for name, t in model.state_dict().items()}
     )

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import diffsparse as ds
-from diffsparse.export import onnx
+from diffsparse import export
 from diffsparse.models import PreResNet
 from diffsparse.testing import zero_channels
 from tests.compaction.nets import randomise
@@ -109,7 +109,7 @@ def test_a_difference_is_an_error_and_leaves_the_old_file(monkeypatch: pytest.Mo
     model = nn.Linear(8, 2)
     ds.export_onnx(model, TWO, path)
     good = path.read_bytes()
-    monkeypatch.setattr(onnx, "difference", lambda *_: 0.5)
+    monkeypatch.setattr(export, "difference", lambda *_: 0.5)
     with pytest.raises(ds.SparsityError, match=r"differs from the model by 0.5, more than 0.1"):
         ds.export_onnx(model, TWO, path, tolerance=0.1)
     assert path.read_bytes() == good
@@ -118,7 +118,7 @@ def test_a_difference_is_an_error_and_leaves_the_old_file(monkeypatch: pytest.Mo
 
 def test_a_graph_that_onnxruntime_refuses(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime")
-    monkeypatch.setattr(onnx, "_export", lambda *_: b"no graph")
+    monkeypatch.setattr(export, "_export", lambda *_: b"no graph")
     with pytest.raises(ds.SparsityError, match="onnxruntime does not take the exported graph"):
         ds.export_onnx(nn.Linear(8, 2), TWO, tmp_path / "net.onnx")
     assert not list(tmp_path.iterdir())

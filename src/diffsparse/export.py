@@ -1,4 +1,4 @@
-"""ONNX files, checked against the model they came from."""
+"""Models written for other runtimes: ONNX files, checked against the model they came from."""
 
 import contextlib
 import logging
@@ -15,8 +15,8 @@ from diffsparse.compaction.verify import difference
 from diffsparse.errors import SparsityError, require_module, require_number
 from diffsparse.example import Example
 from diffsparse.files import replacing
-from diffsparse.tensor_tree import tensors_in
-from diffsparse.undisturbed import undisturbed
+from diffsparse.module_tree import undisturbed
+from diffsparse.tensor_tree import map_tensors, tensors_in
 
 TOLERANCE = 1e-3
 OTHER_BATCH = 3
@@ -54,8 +54,12 @@ def export_onnx(
     example = Example.of(example_inputs)
     with replacing(path) as file, undisturbed(model, device=example.device):
         answers = _answers(model, example)
-        graph = _exported(model, _two_at_least(example))
-        session = _session(onnxruntime, graph)
+        graph = _export(model, _two_at_least(example))
+        try:
+            session = onnxruntime.InferenceSession(graph, providers=["CPUExecutionProvider"])
+        except Exception as error:
+            # the errors of onnxruntime have no common base class
+            raise SparsityError(f"onnxruntime does not take the exported graph: {_first_lines(error)}") from error
         worst = max(_difference(session, trial, answer) for trial, answer in answers)
         if not worst <= tolerance:
             raise SparsityError(f"the ONNX graph differs from the model by {worst:.3g}, more than {tolerance:g}")
@@ -64,7 +68,7 @@ def export_onnx(
 
 
 def _answers(model: nn.Module, example: Example) -> list[tuple[Example, list[Tensor]]]:
-    """The example and one with another batch, each with what the model gives for it."""
+    """The example and one with another batch size, each with the model's output for it."""
     other = _resized(example, OTHER_BATCH)
     own = _answer(model, example)
     try:
@@ -78,33 +82,29 @@ def _answer(model: nn.Module, example: Example) -> list[Tensor]:
     return [tensor.cpu() for tensor in tensors_in(Example.of(example.inputs).run(model))]
 
 
-def _exported(model: nn.Module, example: Example) -> bytes:
-    try:
-        return _export(model, example)
-    except Exception as error:
-        # the exporter raises errors of its own around those of torch.export and of the user's code
-        problem = _first_lines(error.__cause__ or error)
-        fixed = "static shape" in problem or "Constraints violated" in problem
-        hint = "its batch must be free to change, but the code of the model fixes it: " if fixed else ""
-        raise SparsityError(f"{type(model).__name__} cannot be exported to ONNX: {hint}{problem}") from error
-
-
 def _export(model: nn.Module, example: Example) -> bytes:
-    # the exporter warns and logs of its own internals, not of the model
+    # the exporter warns and logs about its own internals, not about the model
     log = logging.getLogger("torch.onnx._internal.exporter")
     with warnings.catch_warnings(), contextlib.ExitStack() as stack:
         warnings.simplefilter("ignore")
         stack.callback(log.setLevel, log.level)
         log.setLevel(logging.ERROR)
-        program = torch.onnx.export(
-            model,
-            example.args,
-            kwargs=example.kwargs or None,
-            dynamic_shapes=tree_map(_dynamic, example.inputs),
-            dynamo=True,
-            external_data=False,
-            verbose=False,
-        )
+        try:
+            program = torch.onnx.export(
+                model,
+                example.args,
+                kwargs=example.kwargs or None,
+                dynamic_shapes=tree_map(_dynamic, example.inputs),
+                dynamo=True,
+                external_data=False,
+                verbose=False,
+            )
+        except Exception as error:
+            # the exporter raises errors of its own around those of torch.export and of the user's code
+            problem = _first_lines(error.__cause__ or error)
+            fixed = "static shape" in problem or "Constraints violated" in problem
+            hint = "its batch must be free to change, but the code of the model fixes it: " if fixed else ""
+            raise SparsityError(f"{type(model).__name__} cannot be exported to ONNX: {hint}{problem}") from error
     assert program is not None
     graph: bytes = program.model_proto.SerializeToString()
     return graph
@@ -120,14 +120,6 @@ def _first_lines(error: BaseException) -> str:
     return " ".join(lines[: 2 if lines[0].endswith(":") else 1])
 
 
-def _session(onnxruntime: Any, graph: bytes) -> Any:
-    try:
-        return onnxruntime.InferenceSession(graph, providers=["CPUExecutionProvider"])
-    except Exception as error:
-        # the classes of onnxruntime's errors have no common base
-        raise SparsityError(f"onnxruntime does not take the exported graph: {_first_lines(error)}") from error
-
-
 def _two_at_least(example: Example) -> Example:
     """A batch of one would be taken for a constant."""
     sizes = {tensor.shape[0] for tensor in example.tensors if tensor.dim() > 0}
@@ -135,12 +127,12 @@ def _two_at_least(example: Example) -> Example:
 
 
 def _resized(example: Example, batch: int) -> Example:
-    """The example with another batch, made of its first entry."""
+    """The example with its first entry repeated to another batch size."""
 
-    def resize(arg: Any) -> Any:
-        return arg[:1].expand(batch, *arg.shape[1:]).clone() if isinstance(arg, Tensor) and arg.dim() > 0 else arg
+    def resize(tensor: Tensor) -> Tensor:
+        return tensor[:1].expand(batch, *tensor.shape[1:]).clone() if tensor.dim() > 0 else tensor
 
-    return Example(args=tree_map(resize, example.args), kwargs=tree_map(resize, example.kwargs))
+    return Example(args=map_tensors(resize, example.args), kwargs=map_tensors(resize, example.kwargs))
 
 
 def _difference(session: Any, example: Example, answer: list[Tensor]) -> float:
