@@ -19,10 +19,9 @@ from torch import Tensor, nn
 
 import diffsparse as ds
 from diffsparse.compaction.analyse import Analysis
-from diffsparse.compaction.apply import shrink_in_place
+from diffsparse.compaction.apply import shrink_in_place, write_plan_tensors
 from diffsparse.compaction.capture import capture
 from diffsparse.compaction.materialise import materialise
-from diffsparse.compaction.plan_tensors import write_plan_tensors
 from diffsparse.compaction.planner import make_plan
 from diffsparse.models import PreResNet, create
 from diffsparse.models.preactivation import Bottleneck

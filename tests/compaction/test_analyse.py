@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from diffsparse.compaction.analyse import _rounded
+from diffsparse.compaction.rules.layer import filled
 from diffsparse.testing import zero_channels
 from tests.compaction.nets import randomise
 from tests.compaction.tiny import Tiny, analysed, chosen, complement, tiny
@@ -127,5 +127,5 @@ def test_rounding_takes_the_first_that_are_there() -> None:
     layers = [layer for _, layer in analysed(tiny(dead=[0, 1, 2]), round_to=2).layers]
     assert [int(layer.rows.sum()) for layer in layers[:2]] == [6, 6]
     mask = np.array([False, False, True, False])
-    assert chosen(_rounded(mask, np.array([False, True, True, True]), 2)) == [1, 2]
-    assert chosen(_rounded(mask, mask, 4)) == [2]
+    assert chosen(filled(mask, 2, np.array([False, True, True, True]))) == [1, 2]
+    assert chosen(filled(mask, 4, mask)) == [2]

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from diffsparse.compaction.adaptors import FILL, Constant, ConstantMap
-from diffsparse.compaction.plan_tensors import PlanTensors, write_plan_tensors
+from diffsparse.compaction.apply import PlanTensors, write_plan_tensors
 
 
 def model() -> nn.Sequential:

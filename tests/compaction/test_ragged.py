@@ -6,8 +6,8 @@ import torch.nn.functional as F
 from torch import nn
 
 import diffsparse as ds
-from diffsparse.compaction.ragged import RaggedConv
-from diffsparse.compaction.tensor_slice import slice_tensor
+from diffsparse.compaction.actions import slice_tensor
+from diffsparse.compaction.adaptors import RaggedConv
 from tests.compaction.nets import same
 from tests.compaction.tiny import OTHER, Tiny, X, tiny
 

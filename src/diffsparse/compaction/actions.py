@@ -1,9 +1,10 @@
-"""What a plan can do to a module: one class per action, each of which applies, prints and reads itself."""
+"""What a plan does to a model: what stays of each tensor, and one class per action on a module."""
 
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any, ClassVar, TypeAlias
+from typing import Annotated, Any, ClassVar, TypeAlias
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -15,48 +16,93 @@ from diffsparse.compaction.adaptors import (
     ConstantMap,
     ExpandOutput,
     PassOn,
+    RaggedConv,
     SelectInput,
 )
-from diffsparse.compaction.ragged import RaggedConv
-from diffsparse.compaction.tensor_slice import Count, Indices, index_tensor
-from diffsparse.errors import SparsityError
+from diffsparse.errors import SparsityError, require_whole
 from diffsparse.module_tree import modules_by_name
 from diffsparse.plain import from_plain, to_plain
 
+
+def _at_least_zero(where: str, count: Any) -> None:
+    require_whole(where, count, low=0)
+
+
+def _rising(where: str, indices: list[int]) -> None:
+    if indices != sorted(set(indices)) or any(index < 0 for index in indices[:1]):
+        raise SparsityError(f"{where} must be indices of at least 0 in rising order, got {indices!r:.50}")
+
+
+Count: TypeAlias = Annotated[int, _at_least_zero]
+"""A number of channels, or a dimension."""
+Indices: TypeAlias = Annotated[list[int], _rising]
+"""Channels, in rising order."""
 Widths: TypeAlias = tuple[Count, Count]
 """Channels before and after."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class TensorSlice:
+    """What stays of one parameter or buffer."""
+
+    dims: dict[Count, Indices]
+    """The indices that stay, by dimension."""
+    columns: list[Indices] | None = None
+    """For the weight of a grouped convolution: the inputs that stay in each group that stays."""
+    heights: list[Count] | None = None
+    """For groups of different sizes: how many outputs stay in each; columns are then padded with zeros."""
+    shape: list[Count] | None = None
+    """Shape before; None if unknown."""
+
+
+def index_tensor(chosen: list[int], device: torch.device) -> Tensor:
+    """These indices as a tensor."""
+    return torch.from_numpy(np.array(chosen, np.int64)).to(device)
+
+
+def slice_tensor(tensor: Tensor, kept: TensorSlice, index: Any = index_tensor) -> Tensor:
+    """What stays of `tensor`; `index` makes a tensor of indices for a device."""
+    for dim, chosen in kept.dims.items():
+        if kept.columns is None or dim == 0:
+            tensor = tensor.index_select(dim, index(chosen, tensor.device))
+    if kept.columns is None:
+        return tensor
+    heights = kept.heights or [len(tensor) // len(kept.columns)] * len(kept.columns)
+    widest = max(map(len, kept.columns))
+    picked = []
+    for block, columns in zip(torch.split_with_sizes(tensor, heights), kept.columns, strict=True):
+        taken = block.index_select(1, torch.tensor(columns, device=tensor.device))
+        missing = taken.new_zeros(len(taken), widest - len(columns), *taken.shape[2:])
+        picked.append(torch.cat([taken, missing], 1))
+    return torch.cat(picked)
+
+
 class ModelEdit:
-    """A model while a plan is applied to it: modules by name, to be changed, replaced or removed."""
+    """A model while a plan is applied to it: its modules by name, to be changed or replaced."""
 
     def __init__(self, model: nn.Module) -> None:
         self.modules = modules_by_name(model)
         self._indices: dict[tuple[int, torch.device], Tensor] = {}
 
     def index(self, chosen: list[int], device: torch.device) -> Tensor:
-        """These indices as a tensor; one tensor per list and device, as the tensors of a layer are cut alike."""
+        """These indices as a tensor; one tensor per list and device, because the tensors of a layer are cut alike."""
         key = id(chosen), device
         if key not in self._indices:
             self._indices[key] = index_tensor(chosen, device)
         return self._indices[key]
 
-    def remove(self, name: str) -> None:
-        """Take a module out of the tree."""
-        owner, _, key = name.rpartition(".")
-        # not `del parent[i]`, which would rename the layers behind it
-        del self.modules[owner]._modules[key]
+    def sample(self, name: str) -> Tensor:
+        """A tensor of the module `name` that shows its device and dtype."""
+        module = self.modules[name]
+        own = (module._parameters.values(), module._buffers.values())
+        tensors = chain(*own, module.parameters(), module.buffers())
+        return next((t for t in tensors if t is not None and t.is_floating_point()), torch.empty(0))
 
     def replace(self, name: str, new: nn.Module) -> None:
-        """Put `new` in the place of a module."""
+        """Put `new` in the place of the module `name`."""
         owner, _, key = name.rpartition(".")
         parent = self.modules[owner]
         parent._modules[key] = self.modules[name] = new.train(parent.training)
-
-    def replace_by_constant(self, name: str, new: nn.Module) -> None:
-        """Put `new` in the place of a module, with its device and dtype."""
-        like = _sample_tensor(self.modules[name])
-        self.replace(name, new.to(device=like.device, dtype=like.dtype))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +112,7 @@ class Action:
     tag: ClassVar[str]
     """What JSON and the printed plan call it."""
     drops_module: ClassVar[bool] = False
-    """Whether the module leaves the tree, with all that lies in it."""
+    """Whether the module leaves the tree, with everything in it."""
     needs_size: ClassVar[bool] = False
     """Whether the compact model is then valid for the size of the example only."""
     for_inference: ClassVar[bool] = False
@@ -82,7 +128,7 @@ class Action:
 
     @staticmethod
     def from_plain(value: Any, where: str) -> "Action":
-        """The action that gave this data; raises with what is wrong and `where` if none did."""
+        """The action that `to_plain` was called on; errors say what is wrong with the data, and `where` it was."""
         entry = from_plain(dict[str, object], value, where)
         tag = entry.pop("action", None)
         if not isinstance(tag, str) or tag not in ACTIONS:
@@ -95,18 +141,20 @@ class Action:
 
 @dataclass(frozen=True, kw_only=True)
 class Remove(Action):
-    """The module goes, and its container does without it."""
+    """The module leaves its container, which works without it."""
 
     tag: ClassVar = "removed"
     drops_module: ClassVar = True
 
     def apply(self, edit: ModelEdit, name: str) -> None:
-        edit.remove(name)
+        owner, _, key = name.rpartition(".")
+        # not `del parent[i]`, which would rename the layers behind it
+        del edit.modules[owner]._modules[key]
 
 
 @dataclass(frozen=True, kw_only=True)
 class PassThrough(Action):
-    """The module gives its input back."""
+    """The module returns its input."""
 
     tag: ClassVar = "identity"
     drops_module: ClassVar = True
@@ -123,7 +171,6 @@ class EmitConstant(Action):
     drops_module: ClassVar = True
 
     outputs: Widths
-    """Output channels before and after."""
     dim: int
     """Where channels lie, counted from the end."""
     window: list[list[Count]] | None = None
@@ -132,7 +179,8 @@ class EmitConstant(Action):
     """Whether it was a transposed convolution."""
 
     def apply(self, edit: ModelEdit, name: str) -> None:
-        edit.replace_by_constant(name, Constant(self.outputs[1], self.dim, self.window, self.transposed))
+        constant = Constant(self.outputs[1], self.dim, self.window, self.transposed)
+        edit.replace(name, constant.to(edit.sample(name)))
 
     def __str__(self) -> str:
         return f"out {self.outputs[0]} -> {self.outputs[1]}, {self.tag}"
@@ -147,14 +195,13 @@ class EmitMap(Action):
     needs_size: ClassVar = True
 
     outputs: Widths
-    """Output channels before and after."""
     shape: list[Count]
     """Shape of the map without the batch."""
     input_size: list[Count | None]
     """The input size it is valid for, without the batch; None for any number of channels."""
 
     def apply(self, edit: ModelEdit, name: str) -> None:
-        edit.replace_by_constant(name, ConstantMap(self.shape, self.input_size))
+        edit.replace(name, ConstantMap(self.shape, self.input_size).to(edit.sample(name)))
 
     def __str__(self) -> str:
         size = [n for n in self.input_size if n is not None]
@@ -168,9 +215,8 @@ class Slice(Action):
     tag: ClassVar = "sliced"
 
     outputs: Widths
-    """Output channels before and after."""
     inputs: Widths | None = None
-    """Input channels before and after, for a layer that mixes them."""
+    """For a layer that mixes its inputs."""
     select: Indices | None = None
     """Positions to take from the input, where it is wider than the layer."""
     expand: Indices | None = None
@@ -187,13 +233,10 @@ class Slice(Action):
     def apply(self, edit: ModelEdit, name: str) -> None:
         if self.groups is not None:
             edit.modules[name].groups = self.groups  # type: ignore[assignment]
-        self._adapt(edit, edit.modules[name], edit.modules[name])
+        self._adapt(edit, edit.modules[name], edit.sample(name))
 
-    def _adapt(self, edit: ModelEdit, module: nn.Module, old: nn.Module) -> None:
-        """Put select, expand and bias on `module`, with the device and dtype of `old`."""
-        if not self.adds_bias and self.select is None and self.expand is None:
-            return
-        like = _sample_tensor(old)
+    def _adapt(self, edit: ModelEdit, module: nn.Module, like: Tensor) -> None:
+        """Put select, expand and bias on `module`, with the device and dtype of `like`."""
         if self.adds_bias:
             trained = any(parameter.requires_grad for parameter in module.parameters())
             module.bias = nn.Parameter(like.new_zeros(self.outputs[1]), requires_grad=trained)
@@ -235,9 +278,9 @@ class Fold(Slice):
     for_inference: ClassVar = True
 
     def apply(self, edit: ModelEdit, name: str) -> None:
-        old = edit.modules[name]
+        like = edit.sample(name)
         edit.replace(name, nn.Identity())
-        self._adapt(edit, edit.modules[name], old)
+        self._adapt(edit, edit.modules[name], like)
 
     def __str__(self) -> str:
         return super().__str__() if self.outputs[0] != self.outputs[1] else self.tag
@@ -247,12 +290,3 @@ ACTIONS: dict[str, type[Action]] = {
     kind.tag: kind for kind in (Slice, RaggedSlice, EmitConstant, EmitMap, Fold, PassThrough, Remove)
 }
 """Actions by their tags."""
-
-
-def _sample_tensor(module: nn.Module) -> Tensor:
-    """A tensor of the module that shows its device and dtype."""
-    own = (module._parameters.values(), module._buffers.values())
-    for tensor in chain(*own, module.parameters(), module.buffers()):
-        if tensor is not None and tensor.is_floating_point():
-            return tensor
-    return torch.empty(0)

@@ -1,47 +1,50 @@
-"""Small parts put around sliced layers: select in front, expand behind, constants in place of dead ones."""
+"""Modules and hooks that stand in a compact model: select, expand, constants, groups of different sizes."""
 
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, cast
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from diffsparse.errors import SparsityError
 
 SELECT, EXPAND, FILL = "select_index", "expand_index", "expand_fill"
+_CONVOLVE: dict[int, Any] = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
 
 
+@dataclass(frozen=True)
 class SelectInput:
-    """Forward pre-hook: the layer gets only the channels it has weights for."""
+    """Forward pre-hook: the layer gets only the channels it has weights for; memory stays channels last if it was."""
 
-    def __init__(self, dim: int) -> None:
-        self.dim = dim
+    dim: int
 
     def __call__(self, module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
-        return (_selected(args[0], self.dim, getattr(module, SELECT)), *args[1:])
+        given, index = args[0], getattr(module, SELECT)
+        if given.is_contiguous() or not (last := given.movedim(self.dim, -1)).is_contiguous():
+            return given.index_select(self.dim, index), *args[1:]
+        # as a matrix, which is several times faster
+        rows = last.reshape(-1, last.shape[-1]).index_select(1, index)
+        return rows.view(*last.shape[:-1], -1).movedim(-1, self.dim), *args[1:]
 
 
-def _selected(input: Tensor, dim: int, index: Tensor) -> Tensor:
-    """The channels in `index`; the memory format stays channels last if it was."""
-    if input.is_contiguous() or not (last := input.movedim(dim, -1)).is_contiguous():
-        return input.index_select(dim, index)
-    # as a matrix, which is several times faster
-    rows = last.reshape(-1, last.shape[-1]).index_select(1, index)
-    return rows.view(*last.shape[:-1], -1).movedim(-1, dim)
-
-
+@dataclass(frozen=True)
 class ExpandOutput:
     """Forward hook: puts constant channels back between those that the layer computes."""
 
-    def __init__(self, dim: int) -> None:
-        self.dim = dim
+    dim: int
 
     def __call__(self, module: nn.Module, args: tuple[Any, ...], output: Tensor) -> Tensor:
-        fill: Tensor = getattr(module, FILL).to(output.dtype)
-        shape = list(output.shape)
-        shape[self.dim] = fill.numel()
-        view = [1] * output.dim()
-        view[self.dim] = -1
-        return fill.view(view).expand(shape).index_copy(self.dim, getattr(module, EXPAND), output)
+        fill = _spread(getattr(module, FILL).to(output.dtype), self.dim, list(output.shape))
+        return fill.index_copy(self.dim, getattr(module, EXPAND), output)
+
+
+def _spread(numbers: Tensor, dim: int, shape: list[int]) -> Tensor:
+    """One number per channel, expanded to a shape with as many channels along `dim`."""
+    shape[dim] = numbers.numel()
+    view = [1] * len(shape)
+    view[dim] = -1
+    return numbers.view(view).expand(shape)
 
 
 class PassOn(nn.Module):
@@ -68,29 +71,20 @@ class Constant(nn.Module):
         self, channels: int, dim: int, window: list[list[int]] | None = None, transposed: bool = False
     ) -> None:
         super().__init__()
-        self.dim, self.window, self.transposed = dim, window, transposed
+        self.dim, self.window, self.transposed = dim, window or [], transposed
         self.register_buffer("numbers", torch.zeros(channels))
 
     def forward(self, input: Tensor) -> Tensor:
         shape = list(input.shape)
-        shape[self.dim] = self.numbers.numel()
-        for offset, setting in enumerate(self.window or []):
-            at = len(shape) - len(self.window or []) + offset
-            shape[at] = self._size(shape[at], setting)
-        view = [1] * len(shape)
-        view[self.dim] = -1
+        for at, setting in enumerate(self.window, len(shape) - len(self.window)):
+            shape[at] = self._size(shape[at], *setting)
         # a copy, because the code behind it may write to it
-        return self.numbers.to(input.dtype).view(view).expand(shape).clone()
+        return _spread(self.numbers.to(input.dtype), self.dim, shape).clone()
 
-    def _size(self, size: int, setting: list[int]) -> int:
-        kernel, stride, padding, dilation, *extra = setting
+    def _size(self, size: int, kernel: int, stride: int, padding: int, dilation: int, extra: int = 0) -> int:
         if self.transposed:
-            return (size - 1) * stride - 2 * padding + dilation * (kernel - 1) + extra[0] + 1
+            return (size - 1) * stride - 2 * padding + dilation * (kernel - 1) + extra + 1
         return (size + 2 * padding - dilation * (kernel - 1) - 1) // stride + 1
-
-    def store(self, constant: Tensor) -> None:
-        """Write the numbers."""
-        self.numbers.copy_(constant)
 
     def extra_repr(self) -> str:
         return f"{self.numbers.numel()}"
@@ -115,19 +109,46 @@ class ConstantMap(nn.Module):
         # a constant does not depend on further arguments
         given = [None if wanted is None else n for wanted, n in zip(self.input_size, input.shape[1:], strict=True)]
         if given != self.input_size:
+            wanted, got = ([n for n in size if n is not None] for size in (self.input_size, given))
             raise SparsityError(
                 "this layer became a constant map when it was compacted, valid for input of spatial size "
-                f"{_numbers(self.input_size)}; got {_numbers(given)}. Compact again with an example of this size"
+                f"{wanted}; got {got}. Compact again with an example of this size"
             )
         return self.map.to(input.dtype).expand(input.shape[0], *self.map.shape[1:]).clone()
-
-    def store(self, constant: Tensor) -> None:
-        """Write the map."""
-        self.map.copy_(constant)
 
     def extra_repr(self) -> str:
         return f"{tuple(self.map.shape[1:])}, input_size={self.input_size}"
 
 
-def _numbers(size: list[int | None]) -> list[int]:
-    return [n for n in size if n is not None]
+class RaggedConv(nn.Module):
+    """A grouped convolution whose groups have different sizes, run one after the other.
+
+    `weight` holds the groups below each other, padded with zeros to one width.
+
+    Args:
+        conv: the grouped convolution that it replaces; its weights are taken over as they are.
+        blocks: outputs and inputs of each group.
+    """
+
+    bias: nn.Parameter | None
+
+    def __init__(self, conv: nn.Module, blocks: list[tuple[int, int]]) -> None:
+        super().__init__()
+        assert isinstance(conv, nn.modules.conv._ConvNd)
+        self.blocks = list(blocks)
+        self.stride, self.padding, self.dilation = conv.stride, conv.padding, conv.dilation
+        self.weight, self.bias = conv.weight, cast(nn.Parameter | None, conv.bias)
+
+    def forward(self, input: Tensor) -> Tensor:
+        convolve = _CONVOLVE[self.weight.dim() - 2]
+        parts, row, column = [], 0, 0
+        for rows, columns in self.blocks:
+            bias = None if self.bias is None else self.bias[row : row + rows]
+            weight = self.weight[row : row + rows, :columns]
+            piece = input.narrow(1, column, columns)
+            parts.append(convolve(piece, weight, bias, self.stride, self.padding, self.dilation))
+            row, column = row + rows, column + columns
+        return torch.cat(parts, 1)
+
+    def extra_repr(self) -> str:
+        return f"blocks={self.blocks}, stride={self.stride}, padding={self.padding}"

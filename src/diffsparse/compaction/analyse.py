@@ -5,16 +5,16 @@ from typing import Literal, TypeAlias
 import numpy as np
 from torch import nn
 
-from diffsparse.compaction.graph import Call, Graph, Node, Value, every, some
+from diffsparse.compaction.graph import Call, Graph, Mask, Node, Value, every, how_many, some
 from diffsparse.compaction.rules.base import EachChannel, Rule, pin, read_all, tracked, widen
-from diffsparse.compaction.rules.layer import Layer
+from diffsparse.compaction.rules.layer import Layer, filled
 from diffsparse.compaction.rules.movement import names_sizes
 
 UnseenReads: TypeAlias = Literal["none", "unread", "all"]
 
 
 class Passed(EachChannel):
-    """Stands for a module that gives its input back."""
+    """Stands for a module that returns its input."""
 
 
 class Emitted(Rule):
@@ -51,21 +51,20 @@ class Analysis:
         assume_unseen_reads: UnseenReads = "none",
         round_to: int = 1,
     ) -> None:
-        self.graph = graph
-        self.round_to = round_to
-        self.removed: dict[str, Call] = {}
-        self.emitted: dict[str, Call] = {}
-        self._unread: set[str] = set()
+        self.graph, self.round_to = graph, round_to
+        self._counts, self._unread = graph.call_counts(), set[str]()
         self._sized = any(len(v.shape) > 2 for node in graph.nodes for v in node.inputs if v.depends_on_input)
         # a constant that nobody reads needs no map: its layers are treated one by one
         while True:
+            self.removed: dict[str, Call] = {}
+            self.emitted: dict[str, Call] = {}
             self.nodes = self._without_dead_modules()
             self.values = self._find_values()
             self._free_layers()
             self._find_needs(assume_unseen_reads)
             for node in self.nodes:
                 node.rigid |= names_sizes(node) and (not trust_reshape_sizes or _shows_nothing(node))
-            unread = {name for name, call in self.emitted.items() if call.output and not some(call.output.need)}
+            unread = {name for name, call in self.emitted.items() if not some(call.output.need)}
             if not unread:
                 break
             self._unread |= unread
@@ -84,10 +83,8 @@ class Analysis:
     def _find_values(self) -> list[Value]:
         """Every value of the nodes, once, with fresh masks."""
         seen = {id(v): v for node in self.nodes for v in (*node.inputs, *node.outputs)}
-        for value in [v.channel_of_entry[0] for v in seen.values() if v.channel_of_entry is not None]:
-            seen[id(value)] = value
-        for value in self.graph.results:
-            seen[id(value)] = value
+        moved = [v.channel_of_entry[0] for v in seen.values() if v.channel_of_entry is not None]
+        seen |= {id(v): v for v in (*moved, *self.graph.results)}
         for value in seen.values():
             if value.axis is not None:
                 value.need, value.keep = np.zeros((2, value.channels), bool)
@@ -95,58 +92,44 @@ class Analysis:
 
     def _without_dead_modules(self) -> list[Node]:
         """The nodes, with one node for each module that passes its input on or emits a constant."""
-        counts = self.graph.call_counts()
-        self.removed, self.emitted = {}, {}
         replaced: dict[int, Node] = {}
         inside: set[int] = set()
         for call in self.graph.calls:
-            if call.first_node in inside or counts[call.module] > 1 or call.parent is None:
-                continue
-            rule = self._rule_if_dead(call)
-            if rule is None:
-                continue
-            (self.removed if isinstance(rule, Passed) else self.emitted)[call.name] = call
-            assert call.input is not None
-            assert call.output is not None
-            span = range(call.first_node, call.last_node)
-            inside.update(span)
-            inputs = [call.input] if isinstance(rule, Passed) else []
-            replaced[call.first_node] = Node("module", (), {}, inputs, [call.output], None, call, rule=rule)
+            if call.first_node not in inside and (node := self._node_if_dead(call)):
+                inside.update(range(call.first_node, call.last_node))
+                replaced[call.first_node] = node
         numbered = enumerate(self.graph.nodes)
         return [replaced.get(index, node) for index, node in numbered if index in replaced or index not in inside]
 
-    def _rule_if_dead(self, call: Call) -> Rule | None:
+    def _node_if_dead(self, call: Call) -> Node | None:
         start, out = call.input, call.output
-        if (
-            start is None
-            or out is None
-            or call.last_node == call.first_node
-            or not start.depends_on_input
-            or not out.axis
-        ):
+        if not start.depends_on_input or not out.axis or call.last_node == call.first_node or not self._runs_once(call):
             return None
         passes = out.axis == start.axis and out is not start and out.origin is start.origin
-        emits = out.known and not every(out.fixed) and call.name not in self._unread
         # a constant may depend on the size of the input, so it must stand where the size is known
-        emits = emits and (len(start.shape) > 2 or not self._sized)
-        if not (passes or emits):
+        emits = out.known and not every(out.fixed) and (len(start.shape) > 2 or not self._sized)
+        if not passes and (not emits or call.name in self._unread):
             return None
-        if not any(True for _ in call.module.parameters()) or self._leaks(call):
+        if next(call.module.parameters(), None) is None or self._leaks(call):
             return None
-        return Passed() if passes else Emitted()
+        (self.removed if passes else self.emitted)[call.name] = call
+        rule, inputs = (Passed(), [start]) if passes else (Emitted(), [])
+        return Node("module", (), {}, inputs, [out], None, call, rule=rule)
+
+    def _runs_once(self, call: Call) -> bool:
+        """Whether the module is a part of the model and is called only once."""
+        return call.parent is not None and self._counts[call.module] == 1
 
     def _leaks(self, call: Call) -> bool:
         """Whether something made inside the call other than its output, or a weight of it, is used outside."""
         span = range(call.first_node, call.last_node)
         made = {id(v) for i in span for v in self.graph.nodes[i].outputs} - {id(call.output)}
-        others = [node for i, node in enumerate(self.graph.nodes) if i not in span]
-        used = {id(v) for node in others for v in node.inputs} | {id(v) for v in self.graph.results}
+        others = [v for i, node in enumerate(self.graph.nodes) if i not in span for v in node.inputs]
         own = {id(tensor) for tensor in [*call.module.parameters(), *call.module.buffers()]}
         names = {name for name, tensor in self.graph.tensors.items() if id(tensor) in own}
-        return bool(made & used) or any(v.parameter in names for node in others for v in node.inputs)
+        return any(id(v) in made or v.parameter in names for v in (*others, *self.graph.results))
 
     def _free_layers(self) -> None:
-        counts = self.graph.call_counts()
         shared = self._shared_parameters()
         for node in self.nodes:
             layer = node.layer
@@ -156,8 +139,7 @@ class Analysis:
             around = {id(n): n for name in layer.tensors.values() for n in shared.get(name, ())} if shared else {}
             layer.twins = tuple(n.layer for n in around.values() if n.layer is not None)
             layer.pinned = any(n.layer is None or n.layer.tensors != layer.tensors for n in around.values())
-            layer.free = not around and _is_module(node, layer, counts)
-            layer.call = node.call if layer.free else None
+            layer.call = node.call if not around and self._is_module(node, layer) else None
 
     def _shared_parameters(self) -> dict[str | None, list[Node]]:
         """Parameters that several nodes use, with these nodes."""
@@ -167,6 +149,19 @@ class Analysis:
                 if value.parameter is not None:
                     users.setdefault(value.parameter, []).append(node)
         return {name: nodes for name, nodes in users.items() if len(nodes) > 1 and nodes != nodes[:1] * len(nodes)}
+
+    def _is_module(self, node: Node, layer: Layer) -> bool:
+        """Whether the layer is one call of one module, and that module nothing but the layer."""
+        call = node.call
+        return (
+            call is not None
+            and call.plain
+            and self._runs_once(call)
+            and isinstance(call.module, node.rule.modules)
+            and call.input is layer.operand
+            and call.output is node.output
+            and layer.tensors == {role: f"{call.name}.{role}" for role in layer.tensors}
+        )
 
     def _find_needs(self, assume_unseen_reads: UnseenReads) -> None:
         for value in self.graph.results:
@@ -209,40 +204,23 @@ class Analysis:
 
     def _round(self, values: list[Value]) -> None:
         for value in values:
-            widen(value, _rounded(value.keep, np.ones_like(value.keep), self.round_to))
+            widen(value, self._rounded(value.keep, np.ones_like(value.keep)))
         self._settle()
         for _, layer in self.layers:
-            if not layer.free or layer.groups > 1 or not layer.rows.any():
+            if not layer.free or layer.groups > 1 or not some(layer.rows):
                 continue
-            there = layer.input.keep if layer.input.axis is not None else np.ones_like(layer.columns)
-            if not layer.mixes:
-                layer.rows = layer.columns = _rounded(layer.rows, there & layer.output.keep, self.round_to)
+            if layer.mixes:
+                layer.rows = self._rounded(layer.rows, layer.output.keep)
+                layer.columns = self._rounded(layer.columns, layer.present)
             else:
-                layer.rows = _rounded(layer.rows, layer.output.keep, self.round_to)
-                layer.columns = _rounded(layer.columns, there, self.round_to)
+                layer.rows = layer.columns = self._rounded(layer.rows, layer.present & layer.output.keep)
+
+    def _rounded(self, mask: Mask, candidates: Mask) -> Mask:
+        """`mask` widened to a multiple of `round_to`, as far as the candidates reach."""
+        return filled(mask, -(-how_many(mask) // self.round_to) * self.round_to, candidates)
 
 
 def _shows_nothing(node: Node) -> bool:
     """Whether only constants are read of what is reshaped: verification would not notice a mistake."""
     value = tracked(node.inputs[0])
     return value.axis is not None and not (value.need & ~value.fixed).any()
-
-
-def _rounded(mask: np.ndarray, candidates: np.ndarray, multiple: int) -> np.ndarray:
-    """`mask` with candidates added from the front until its size is a multiple, as far as they reach."""
-    more = -int(mask.sum()) % multiple
-    wider = mask.copy()
-    wider[np.flatnonzero(candidates & ~mask)[:more]] = True
-    return wider
-
-
-def _is_module(node: Node, layer: Layer, counts: dict[nn.Module, int]) -> bool:
-    """Whether the layer is one call of one module, and that module nothing but the layer."""
-    call = node.call
-    if call is None or counts[call.module] != 1 or call.parent is None or not call.plain:
-        return False
-    if not isinstance(call.module, node.rule.modules):
-        return False
-    if call.input is not layer.operand or call.output is not node.output:
-        return False
-    return layer.tensors == {role: f"{call.name}.{role}" for role in layer.tensors}

@@ -1,15 +1,16 @@
-"""A plan applied to a model: tensors sliced, actions done, attributes made true."""
+"""A plan applied to a model: tensors sliced, actions done, attributes corrected, new tensors written."""
 
-from typing import TypeVar, cast
+from dataclasses import dataclass, field
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
 
-from diffsparse.compaction.actions import ModelEdit
+from diffsparse.compaction.actions import ModelEdit, slice_tensor
+from diffsparse.compaction.adaptors import FILL
 from diffsparse.compaction.materialise import check_model, materialise
 from diffsparse.compaction.plan import Plan
 from diffsparse.compaction.rules import true_attributes
-from diffsparse.compaction.tensor_slice import slice_tensor
 from diffsparse.errors import SparsityError
 from diffsparse.module_tree import modules_by_name
 
@@ -20,14 +21,13 @@ COMPACT = "_made_by_compact"
 
 
 def apply_plan(model: Model, plan: Plan) -> Model:
-    """A copy of `model` with the architecture that `plan` describes; its weights are sliced accordingly.
+    """A copy of `model`, sliced to the architecture that `plan` describes.
 
     Args:
         model: a fresh instance of the class that was compacted, gated or not; it is left as it is.
         plan: the plan of a `Compacted`, or one read by `Plan.from_json`.
 
-    Biases that folding added, fills and constants start at zero: they are numbers, which a saved model holds, not part
-    of the plan.
+    Biases that folding added, fills and constants start at zero: a saved model holds their numbers, the plan does not.
 
     Raises:
         SparsityError: the plan was made for a model with other layers, or with layers of other widths.
@@ -95,9 +95,40 @@ def shrink_in_place(model: nn.Module, plan: Plan) -> nn.Module:
 
 
 def _held_tensor(modules: dict[str, nn.Module], name: str) -> Tensor | None:
-    """The parameter or buffer of this name, if there is one."""
     owner, _, key = name.rpartition(".")
     if owner not in modules:
         return None
     found = modules[owner]._parameters.get(key)
     return modules[owner]._buffers.get(key) if found is None else found
+
+
+@dataclass
+class PlanTensors:
+    """Contents of the tensors that a plan creates, by the name of the layer."""
+
+    bias: dict[str, Tensor] = field(default_factory=dict)
+    """What to add to the bias."""
+    fill: dict[str, Tensor] = field(default_factory=dict)
+    """What an expand puts between the outputs."""
+    constant: dict[str, Tensor] = field(default_factory=dict)
+    """What replaces the layer."""
+    affine: dict[str, tuple[Tensor, Tensor]] = field(default_factory=dict)
+    """Scale and shift of the batch norm that the layer takes over."""
+
+
+@torch.no_grad()
+def write_plan_tensors(model: nn.Module, contents: PlanTensors) -> None:
+    """Write these contents into a model that the plan was applied to."""
+    for name, extra in contents.bias.items():
+        layer: Any = model.get_submodule(name)
+        layer.bias.copy_(layer.bias.double() + extra.to(layer.bias.device))
+    for name, affine in contents.affine.items():
+        layer = model.get_submodule(name)
+        scale, shift = (tensor.to(layer.weight.device) for tensor in affine)
+        layer.weight.copy_(layer.weight.double() * scale.view(-1, *[1] * (layer.weight.dim() - 1)))
+        layer.bias.copy_(layer.bias.double() * scale + shift)
+    for name, fill in contents.fill.items():
+        model.get_submodule(name).get_buffer(FILL).copy_(fill)
+    for name, constant in contents.constant.items():
+        (buffer,) = model.get_submodule(name).buffers()
+        buffer.copy_(constant)

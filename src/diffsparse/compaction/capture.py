@@ -20,7 +20,7 @@ from diffsparse.compaction.op_names import RANDOM, is_in_place, spelling
 from diffsparse.compaction.rules import OPAQUE, describe
 from diffsparse.compaction.rules.pointwise import takes_number
 from diffsparse.errors import SparsityError
-from diffsparse.module_tree import modules_by_name, tensors_by_name
+from diffsparse.module_tree import memory_of, modules_by_name, tensors_by_name
 from diffsparse.tensor_tree import tensors_in
 
 # Checked first: most arguments are of these types, and `isinstance` is slow for tensors.
@@ -171,16 +171,16 @@ class _Recorder(TorchFunctionMode):
         """Parameters and buffers by where their memory begins."""
         stored: dict[int | None, list[Tensor]] = {}
         for tensor in self.graph.tensors.values():
-            stored.setdefault(_place(tensor), []).append(tensor)
+            stored.setdefault(memory_of(tensor), []).append(tensor)
         return stored
 
     def _rewrite_views(self, node: Node, written: Tensor) -> bool:
         """Whether other recorded tensors share the memory just written; if so, the node reads and makes them, too."""
-        place = _place(written)
+        place = memory_of(written)
         if not place:
             return place is None
         alive = [tensor for seen in self.alive.values() if (tensor := seen()) is not None]
-        others = [*(t for t in alive if _place(t) == place), *self._stored_at.get(place, ())]
+        others = [*(t for t in alive if memory_of(t) == place), *self._stored_at.get(place, ())]
         others = [tensor for tensor in others if tensor is not written]
         for tensor in others:
             old = self.value(tensor)
@@ -190,14 +190,6 @@ class _Recorder(TorchFunctionMode):
                 node.outputs.append(new)
                 self._values[id(tensor)] = new
         return bool(others)
-
-
-def _place(tensor: Tensor) -> int | None:
-    """Where its memory begins; None if it has none of its own."""
-    try:
-        return tensor.untyped_storage().data_ptr()
-    except (RuntimeError, NotImplementedError):
-        return None
 
 
 def capture(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Graph, Any]:

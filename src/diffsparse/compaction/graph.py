@@ -84,9 +84,18 @@ class Value:
             np.copyto(self.numbers, as_array(data)[first] if data.is_cpu else as_array(data[first]), where=self.fixed)
 
     @property
+    def dim(self) -> int:
+        """The axis of tracked channels, counted from the end."""
+        assert self.axis is not None
+        return self.axis - len(self.shape)
+
+    @property
     def zero(self) -> Mask:
         """Channels that are exactly zero."""
         return np.asarray(self.fixed & (self.numbers == 0))
+
+
+_NO_TENSOR, _NO_DATA = Value(()), torch.empty(0)
 
 
 @dataclass(eq=False)
@@ -97,15 +106,15 @@ class Call:
     module: nn.Module
     parent: "Call | None"
     first_node: int
-    last_node: int = field(default=0, init=False)
+    last_node: int = 0
     """Nodes recorded while it ran: from first to last, last excluded."""
-    plain: bool = field(default=True, init=False)
+    plain: bool = True
     """Whether it got one argument and no more."""
-    input: Value | None = field(default=None, init=False)
+    input: Value = _NO_TENSOR
     """Its first argument, if that is a tensor."""
-    output: Value | None = field(default=None, init=False)
+    output: Value = _NO_TENSOR
     """Its result, if that is one tensor."""
-    data: Tensor | None = field(default=None, init=False)
+    data: Tensor = _NO_DATA
     """That result for one example, if it is the same for every input."""
 
     def ancestors(self) -> "Iterator[Call]":
@@ -136,15 +145,15 @@ class Node:
     """The innermost module call around it."""
     rule: Any = None
     """The rule that describes it."""
-    redo: Callable[[Tensor], Any] | None = field(default=None, init=False)
+    redo: Callable[[Tensor], Any] | None = None
     """Runs the operation again, on another first operand; gone after `infer`."""
-    details: Any = field(default=None, init=False)
+    details: Any = None
     """What `infer` noted for the other methods of the rule."""
-    layer: Any = field(default=None, init=False)
+    layer: Any = None
     """The layer that it is, for operations with weights."""
-    rigid: bool = field(default=False, init=False)
+    rigid: bool = False
     """Whether it must see the original width, because it was given sizes."""
-    reason: str = field(default="", init=False)
+    reason: str = ""
     """Why its operands keep their full width, if they do."""
 
     @property

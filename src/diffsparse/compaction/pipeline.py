@@ -8,12 +8,11 @@ from typing import Any, Generic, TypeVar, cast
 from torch import nn
 
 from diffsparse.compaction.analyse import Analysis
-from diffsparse.compaction.apply import COMPACT, shrink_in_place
+from diffsparse.compaction.apply import COMPACT, shrink_in_place, write_plan_tensors
 from diffsparse.compaction.capture import capture
 from diffsparse.compaction.graph import Graph
 from diffsparse.compaction.materialise import check_model, materialise
 from diffsparse.compaction.plan import Kept, Plan
-from diffsparse.compaction.plan_tensors import write_plan_tensors
 from diffsparse.compaction.planner import make_plan
 from diffsparse.compaction.verify import Trials, copied, default_tolerance, same_draws
 from diffsparse.errors import SparsityError, SparsityWarning, require_number, require_whole

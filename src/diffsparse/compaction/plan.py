@@ -4,8 +4,7 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from diffsparse.compaction.actions import Action
-from diffsparse.compaction.tensor_slice import TensorSlice
+from diffsparse.compaction.actions import Action, TensorSlice
 from diffsparse.errors import SparsityError, require_whole
 from diffsparse.plain import from_plain, to_plain
 

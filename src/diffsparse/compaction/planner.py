@@ -1,43 +1,52 @@
 """From an analysis to a plan, and the tensors that go with it."""
 
+from dataclasses import replace
+
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from diffsparse.compaction.actions import Action, EmitConstant, EmitMap, PassThrough, RaggedSlice, Remove, Slice
+from diffsparse.compaction.actions import (
+    Action,
+    EmitConstant,
+    EmitMap,
+    Fold,
+    PassThrough,
+    RaggedSlice,
+    Remove,
+    Slice,
+    TensorSlice,
+)
 from diffsparse.compaction.analyse import Analysis
-from diffsparse.compaction.fold import fold_batch_norms
-from diffsparse.compaction.graph import Call, Graph, Mask, Node, Value, every, how_many, indices, some
+from diffsparse.compaction.apply import PlanTensors
+from diffsparse.compaction.graph import Call, Graph, Mask, Node, Value, every, how_many, indices, read_counts, some
 from diffsparse.compaction.plan import Kept, Plan
-from diffsparse.compaction.plan_tensors import PlanTensors
-from diffsparse.compaction.rules.layer import Layer
-from diffsparse.compaction.rules.layers import fold_into_bias
-from diffsparse.compaction.tensor_slice import TensorSlice
+from diffsparse.compaction.rules.layer import Layer, fold_into_bias
 from diffsparse.module_tree import lies_in
 
 
 def make_plan(analysis: Analysis, fold: bool = False) -> tuple[Plan, PlanTensors]:
     """The plan of an analysis, with batch norms folded into the layers in front of them if `fold`."""
-    numbers = PlanTensors()
-    layers: dict[str, Action] = {name: _leaving_action(call) for name, call in analysis.removed.items()}
+    contents = PlanTensors()
+    layers = {name: _leaving_action(call) for name, call in analysis.removed.items()}
     for name, call in analysis.emitted.items():
-        layers[name], numbers.constant[name] = _emit_map(call)
+        layers[name], contents.constant[name] = _emit_map(call)
     tensors, dead = _dead_parts(analysis)
     gone = {*layers, *dead}
     for node in analysis.nodes:
         if node.call is not None and gone and lies_in(node.call.name, gone):
             continue
         if node.layer is not None:
-            _plan_layer(node, node.layer, analysis.graph, layers, numbers)
+            _plan_layer(node, node.layer, analysis.graph, layers, contents)
         tensors |= node.rule.slices(node, analysis.graph)
-    plan = Plan(tensors=tensors, layers={**layers, **dead}, kept=_kept(analysis))
+    layers |= dead
     if fold:
-        plan, numbers.affine = fold_batch_norms(analysis, plan)
-    return plan, numbers
+        _fold_batch_norms(analysis, layers, contents)
+    return Plan(tensors=tensors, layers=layers, kept=_kept(analysis)), contents
 
 
 def _leaving_action(call: Call) -> Action:
-    """A module leaves a `Sequential` that runs it; anyone else may count or index what it holds."""
+    """A module leaves a `Sequential` that runs it; any other owner may count or index what it holds."""
     around = call.parent
     if around is None or type(around.module).forward is not nn.Sequential.forward:
         return PassThrough()
@@ -46,12 +55,8 @@ def _leaving_action(call: Call) -> Action:
 
 
 def _emit_map(call: Call) -> tuple[Action, Tensor]:
-    out, start, data = call.output, call.input, call.data
-    assert out is not None
-    assert out.axis is not None
-    assert start is not None
-    assert data is not None
-    kept = data.index_select(out.axis, torch.from_numpy(np.flatnonzero(out.keep)).to(data.device))
+    out, start = call.output, call.input
+    kept = call.data.index_select(out.dim, torch.from_numpy(np.flatnonzero(out.keep)).to(call.data.device))
     size = [None if dim == start.axis else n for dim, n in enumerate(start.shape)][1:]
     return EmitMap(outputs=_widths(out.keep), shape=list(kept.shape[1:]), input_size=size), kept
 
@@ -86,51 +91,40 @@ def _positions(chosen: Mask, present: Mask) -> list[int] | None:
     return None if every(among) else indices(among)
 
 
-def _channel_dim(node: Node) -> int:
-    assert node.output.axis is not None
-    return node.output.axis - len(node.output.shape)
-
-
 def _fill(out: Value) -> Tensor:
-    """The numbers of fixed channels that are there; zero for the others."""
+    """The numbers of fixed channels that stay; zero for the others."""
     return torch.from_numpy(np.where(out.fixed, out.numbers, 0.0)[out.keep])
 
 
-def _plan_layer(node: Node, layer: Layer, graph: Graph, layers: dict[str, Action], numbers: PlanTensors) -> None:
-    inputs = _widths(layer.columns) if layer.mixes else None
+def _plan_layer(node: Node, layer: Layer, graph: Graph, layers: dict[str, Action], contents: PlanTensors) -> None:
+    inputs, outputs = _widths(layer.columns) if layer.mixes else None, _widths(layer.rows)
     if layer.call is None:
         owner = layer.tensors.get("weight", "").rpartition(".")[0]
-        if owner and not (layer.rows.all() and layer.columns.all()):
-            layers[owner] = Slice(inputs=inputs, outputs=_widths(layer.rows))
+        if owner and not (every(layer.rows) and every(layer.columns)):
+            layers[owner] = Slice(inputs=inputs, outputs=outputs)
         return
     name, out = layer.call.name, node.output
     if not some(layer.rows):
-        layers[name] = EmitConstant(
-            outputs=_widths(out.keep),
-            dim=_channel_dim(node),
-            window=node.rule.window(layer.call.module),
-            transposed=layer.transposed,
-        )
-        numbers.constant[name] = _fill(out)
+        window = node.rule.window(layer.call.module)
+        layers[name] = EmitConstant(outputs=_widths(out.keep), dim=out.dim, window=window, transposed=layer.transposed)
+        contents.constant[name] = _fill(out)
         return
-    present = layer.input.keep if layer.input.axis is not None else np.ones_like(layer.columns)
-    extra = fold_into_bias(layer, graph.tensors[layer.tensors["weight"]]) if layer.mixes else None
-    folds = extra is not None and bool(extra[layer.rows].any())
-    select, expand = _positions(layer.columns, present), _positions(layer.rows, out.keep)
+    extra = fold_into_bias(layer, graph.tensors[layer.tensors["weight"]])[layer.rows] if layer.mixes else np.zeros(0)
+    folds = bool(extra.any())
+    select, expand = _positions(layer.columns, layer.present), _positions(layer.rows, out.keep)
     if folds:
-        assert extra is not None
-        numbers.bias[name] = torch.from_numpy(extra[layer.rows])
+        contents.bias[name] = torch.from_numpy(extra)
     if expand is not None:
-        numbers.fill[name] = _fill(out)
+        contents.fill[name] = _fill(out)
     if every(layer.rows) and every(layer.columns) and select is None and expand is None and not folds:
         return
     sliced = Slice(
         inputs=inputs,
-        outputs=_widths(layer.rows),
+        outputs=outputs,
         select=select,
         expand=expand,
         width=how_many(out.keep),
-        dim=_channel_dim(node),
+        dim=out.dim,
         adds_bias=folds and "bias" not in layer.tensors,
         groups=len(layer.block_sizes) if layer.groups > 1 and not layer.ragged else None,
     )
@@ -138,7 +132,7 @@ def _plan_layer(node: Node, layer: Layer, graph: Graph, layers: dict[str, Action
 
 
 def _kept(analysis: Analysis) -> tuple[Kept, ...]:
-    reasons: dict[str, list[str]] = {}
+    reasons: dict[str, dict[str, None]] = {}
     for node in analysis.nodes:
         reason = node.rule.refusal(node)
         if not reason:
@@ -146,7 +140,47 @@ def _kept(analysis: Analysis) -> tuple[Kept, ...]:
         pins = any(v.axis is not None or v.channel_of_entry is not None for v in node.inputs)
         owns = any(v.parameter is not None for v in node.inputs) and any(v.depends_on_input for v in node.inputs)
         if pins or owns:
-            known = reasons.setdefault(node.call.name if node.call is not None else "", [])
-            if reason not in known:
-                known.append(reason)
+            reasons.setdefault(node.call.name if node.call is not None else "", {})[reason] = None
     return tuple(Kept(layer=name, reason="; ".join(several)) for name, several in reasons.items())
+
+
+def _fold_batch_norms(analysis: Analysis, layers: dict[str, Action], contents: PlanTensors) -> None:
+    """Fold batch norms into the layers in front of them, where these stay in the plan `layers`."""
+    gone = {name for name, action in layers.items() if action.drops_module}
+    layer_of = {id(layer.output): layer for _, layer in analysis.layers}
+    reads = read_counts(analysis.nodes, analysis.graph.results)
+    for _, norm in analysis.layers:
+        front = layer_of.get(id(norm.input))
+        if front is None or front.call is None or norm.call is None or not _folds_into(front, norm):
+            continue
+        before, after = front.call.name, norm.call.name
+        if reads[id(norm.input)] != 1 or lies_in(before, gone) or lies_in(after, gone):
+            continue
+        bare = Slice(outputs=_widths(front.rows))
+        layers[before] = replace(layers.get(before, bare), adds_bias="bias" not in front.tensors)  # type: ignore[call-arg]
+        layers[after] = Fold(**vars(layers.get(after, bare)))
+        contents.affine[before] = _affine(analysis.graph, norm)
+
+
+def _folds_into(front: Layer, norm: Layer) -> bool:
+    """Whether all that the layer computes goes into the batch norm, channel by channel."""
+    return (
+        front.mixes
+        and not front.transposed
+        and not norm.mixes
+        and some(front.rows)
+        and "running_mean" in norm.tensors
+        and np.array_equal(front.rows, norm.input.keep)
+        and np.array_equal(norm.columns, norm.input.keep)
+    )
+
+
+def _affine(graph: Graph, norm: Layer) -> tuple[Tensor, Tensor]:
+    """Scale and shift of a batch norm in eval mode, for the channels that stay."""
+    tensors = {role: graph.tensors[name].detach().double().cpu() for role, name in norm.tensors.items()}
+    scale = (tensors["running_var"] + norm.eps).rsqrt()
+    scale = scale * tensors["weight"] if "weight" in tensors else scale
+    shift = -tensors["running_mean"] * scale
+    shift = shift + tensors["bias"] if "bias" in tensors else shift
+    rows = torch.from_numpy(norm.rows)
+    return scale[rows], shift[rows]

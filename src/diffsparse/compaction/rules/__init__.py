@@ -7,7 +7,7 @@ from torch import nn
 
 from diffsparse.compaction.graph import Graph, Node
 from diffsparse.compaction.op_names import canonical
-from diffsparse.compaction.rules import concat, layers, movement, pointwise, spatial
+from diffsparse.compaction.rules import layers, movement, pointwise, spatial
 from diffsparse.compaction.rules.base import OPAQUE, EachChannel, Rule, argument, pin, read_all, unite, widen
 from diffsparse.compaction.rules.pointwise import POINTWISE
 from diffsparse.errors import SparsityError
@@ -76,6 +76,6 @@ def true_attributes(module: nn.Module) -> dict[str, int]:
     return {}
 
 
-for _file in (pointwise, spatial, movement, concat, layers):
+for _file in (pointwise, spatial, movement, layers):
     for _op, _rule in _file.OPERATORS.items():
         register_rule(_op, _rule)

@@ -5,8 +5,8 @@ from typing import Any, ClassVar
 import numpy as np
 from torch import Tensor, nn
 
+from diffsparse.compaction.actions import TensorSlice
 from diffsparse.compaction.graph import Graph, Mask, Node, Value, every, some
-from diffsparse.compaction.tensor_slice import TensorSlice
 
 
 class Rule:

@@ -1,16 +1,17 @@
-"""Operators with weights: what is known of one such node, and what their rules have in common."""
+"""Operators with weights: what is known of one such node, what their rules share, and what is cut from groups."""
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
-from torch import nn
+from torch import Tensor, nn
 
+from diffsparse.compaction.actions import TensorSlice
 from diffsparse.compaction.graph import Call, Graph, Mask, Node, Value, every, indices, some
 from diffsparse.compaction.rules.base import Rule, argument, pin, read_all, unite, widen
-from diffsparse.compaction.rules.grouped import grouped_slice
-from diffsparse.compaction.tensor_slice import TensorSlice
 
 _NO_CHANNELS = np.zeros(0, bool)
+# Groups of different sizes run one by one, which pays only for a few groups and a real saving.
+MOST_RAGGED_GROUPS, RAGGED_GAIN = 8, 1.1
 
 
 class Layer:
@@ -27,7 +28,7 @@ class Layer:
         given: the operand, where its channels do not lie as the layer has them.
     """
 
-    # defaults are class attributes, as there are hundreds of layers
+    # defaults are class attributes, because there are hundreds of layers
     mixes: bool = False
     """Whether an output reads several inputs: a convolution or a linear layer, no batch norm."""
     inputs: int = 0
@@ -41,15 +42,13 @@ class Layer:
     folds: bool = False
     """Whether a fixed input other than zero has the same effect at every pixel."""
 
-    # set by each analysis anew
+    # each analysis sets these
     call: Call | None = None
     """The module call that is this layer and nothing else, if it is free."""
-    free: bool = False
-    """Whether a select, an expand and a bias can be put around it."""
     twins: "tuple[Layer, ...]" = ()
     """Layers with the same weights, this one included; empty if there is no other."""
     pinned: bool = False
-    """Whether something else, too, uses its weights."""
+    """Whether anything else uses its weights, too."""
     ragged: bool = False
     """Whether its groups keep different sizes."""
     rows: Mask = _NO_CHANNELS
@@ -58,15 +57,22 @@ class Layer:
     """Inputs that it takes after compaction."""
 
     def __init__(self, input: Value, output: Value, tensors: dict[str, str], given: Value | None = None) -> None:
-        self.input = input
-        self.output = output
-        self.tensors = tensors
-        self.given = given
+        self.input, self.output, self.tensors, self.given = input, output, tensors, given
+
+    @property
+    def free(self) -> bool:
+        """Whether a select, an expand and a bias can be put around it."""
+        return self.call is not None
 
     @property
     def operand(self) -> Value:
         """The tensor that goes in."""
         return self.input if self.given is None else self.given
+
+    @property
+    def present(self) -> Mask:
+        """Inputs that it is given after compaction, of which a select takes the columns."""
+        return self.input.keep if self.input.axis is not None else np.ones_like(self.columns)
 
     @property
     def block_sizes(self) -> list[tuple[int, int]]:
@@ -98,7 +104,7 @@ class Layer:
             if len(values) > 1:
                 odd = any(v.axis is None for v in values) or any(twin.given is not None for twin in twins)
                 changed |= pin(values) if odd else unite(values)
-        return bool(changed)
+        return changed
 
 
 class LayerRule(Rule):
@@ -149,3 +155,56 @@ class LayerRule(Rule):
             if cut and shape:
                 made[name] = TensorSlice(dims=cut, shape=shape)
         return made
+
+
+def fold_into_bias(layer: Layer, weight: Tensor) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """What the fixed inputs that were removed add to each output."""
+    gone = np.where(layer.columns, 0.0, layer.input.numbers) if layer.folds and layer.input.axis is not None else None
+    if gone is None or not gone.any():
+        return np.zeros(len(layer.rows))
+    summed = weight.detach().double().cpu()
+    summed = summed.flatten(2).sum(2) if summed.dim() > 2 else summed
+    blocks = summed.numpy().reshape(layer.groups, -1, summed.shape[1])
+    return np.asarray(np.einsum("goi,gi->go", blocks, gone.reshape(layer.groups, -1)).reshape(-1))
+
+
+def regular(rows: Mask, columns: Mask, groups: int) -> tuple[Mask, Mask]:
+    """The smallest grouped convolution around these rows and columns: live groups, all of one size."""
+    by_row, by_column = rows.reshape(groups, -1), columns.reshape(groups, -1)
+    live = by_row.any(1)
+    out_rows, out_columns = np.zeros_like(by_row), np.zeros_like(by_column)
+    if live.any():
+        height, width = by_row[live].sum(1).max(), max(int(by_column[live].sum(1).max()), 1)
+        for group in np.flatnonzero(live):
+            out_rows[group] = filled(by_row[group], height)
+            out_columns[group] = filled(by_column[group], width)
+    return out_rows.reshape(-1), out_columns.reshape(-1)
+
+
+def filled(mask: Mask, count: int, candidates: Mask | bool = True) -> Mask:
+    """`mask` with candidates added from the front until it has `count` channels, or no candidate is left."""
+    wider = mask.copy()
+    wider[np.flatnonzero(candidates & ~mask)[: max(int(count - mask.sum()), 0)]] = True
+    return wider
+
+
+def ragged_pays(ragged: tuple[Mask, Mask], even: tuple[Mask, Mask], groups: int) -> bool:
+    """Whether groups of different sizes save enough; both are given as rows and columns."""
+
+    def pairs(rows: Mask, columns: Mask) -> int:
+        return int((rows.reshape(groups, -1).sum(1) * columns.reshape(groups, -1).sum(1)).sum())
+
+    live = int(ragged[0].reshape(groups, -1).any(1).sum())
+    return 1 < live <= MOST_RAGGED_GROUPS and RAGGED_GAIN * pairs(*ragged) < pairs(*even)
+
+
+def grouped_slice(layer: Layer, shape: list[int]) -> TensorSlice:
+    """What stays of the weight of a grouped convolution."""
+    first, second = (layer.columns, layer.rows) if layer.transposed else (layer.rows, layer.columns)
+    live = layer.rows.reshape(layer.groups, -1).any(1)
+    return TensorSlice(
+        dims={0: indices(first)},
+        columns=[indices(block) for block in second.reshape(layer.groups, -1)[live]],
+        heights=[height for height, _ in layer.block_sizes] if layer.ragged else None,
+        shape=shape,
+    )

@@ -11,8 +11,7 @@ from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 
 from diffsparse.compaction.graph import Graph, Mask, Node, all_channels, as_array, as_mask, every, some
 from diffsparse.compaction.rules.base import Rule, argument, pin, unite, widen
-from diffsparse.compaction.rules.grouped import ragged_pays, regular
-from diffsparse.compaction.rules.layer import Layer, LayerRule
+from diffsparse.compaction.rules.layer import Layer, LayerRule, ragged_pays, regular
 
 
 class Linear(LayerRule):
@@ -31,12 +30,6 @@ class Linear(LayerRule):
         layer = self.layer_of(node, axis) if axis >= 0 else None
         if layer is None or "weight" not in layer.tensors:
             return False
-        self._describe(node, layer, graph)
-        node.layer = layer
-        out.track(axis, self._fixed(layer, out.shape[axis]), node.result)
-        return True
-
-    def _describe(self, node: Node, layer: Layer, graph: Graph) -> None:
         weight = graph.tensors[layer.tensors["weight"]]
         layer.mixes, layer.transposed, layer.folds = True, self.transposed, True
         if self.spatial:
@@ -45,9 +38,12 @@ class Linear(LayerRule):
             layer.groups, layer.folds = argument(node, 6, "groups", 1), not padded and not self.transposed
         layer.inputs = weight.shape[0] if self.transposed else weight.shape[1] * layer.groups
         layer.pairs = self._pairs(weight, layer.groups)
+        node.layer = layer
+        out.track(axis, self._fixed(layer, out.shape[axis]), node.result)
+        return True
 
     def _pairs(self, weight: torch.Tensor, groups: int) -> Mask | None:
-        """(outputs, inputs of a group): whether any weight between them is not zero; None if there are no zeros."""
+        """As `Layer.pairs` has them."""
         nonzero = weight.bool()
         # this is the usual case, and the fastest to check
         if groups == 1 and np.count_nonzero(nonzero.numpy(force=True)) == weight.numel():
@@ -62,10 +58,9 @@ class Linear(LayerRule):
     @staticmethod
     def _live_inputs(layer: Layer, folding: bool) -> Mask:
         """Inputs that matter to an output with weights for them."""
-        source = layer.input
-        if source.axis is None:
+        if layer.input.axis is None:
             return all_channels(layer.inputs)
-        return ~(source.fixed if folding else source.zero)
+        return ~(layer.input.fixed if folding else layer.input.zero)
 
     def _fixed(self, layer: Layer, outputs: int) -> Mask | None:
         """Outputs that read no live input; None if there are none."""
@@ -100,20 +95,17 @@ class Linear(LayerRule):
         return np.asarray(read.reshape(-1))
 
     def unify_widths(self, node: Node) -> bool:
-        layer, out = node.layer, node.output
-        source = layer.input
+        layer: Layer = node.layer
+        out, changed = node.output, layer.keep_operand()
         if layer.free:
             # rows that only fill up a group are computed as well
-            changed = widen(out, layer.rows)
-            return layer.keep_operand() or changed
-        changed = layer.keep_operand()
+            return widen(out, layer.rows) or changed
         if layer.groups > 1:
             layer.rows, layer.columns = all_channels(out.channels), all_channels(len(layer.columns))
-            return pin([source, out]) or changed
+            return pin([layer.input, out]) or changed
         changed = layer.agree() or changed
-        layer.rows = out.keep
-        layer.columns = source.keep if source.axis is not None else all_channels(layer.inputs)
-        return bool(changed)
+        layer.rows, layer.columns = out.keep, layer.present
+        return changed
 
     def refusal(self, node: Node) -> str:
         if node.layer.free or node.layer.groups == 1:
@@ -199,35 +191,19 @@ class BatchNorm(LayerRule):
         layer.read_operand()
 
     def unify_widths(self, node: Node) -> bool:
-        layer, out = node.layer, node.output
-        source = layer.input
-        changed: bool = layer.keep_operand()
+        layer: Layer = node.layer
+        source, out, changed = layer.input, node.output, layer.keep_operand()
         if layer.free:
             return changed
         changed = (pin([out]) if source.axis is None else unite([source, out])) or changed
         changed = layer.agree() or changed
         layer.rows = layer.columns = out.keep
-        return bool(changed)
+        return changed
 
     def true_attributes(self, module: nn.Module) -> dict[str, int]:
         assert isinstance(module, _NormBase)
         like = module.running_mean if module.running_mean is not None else module.weight
         return {} if like is None else {"num_features": like.shape[0]}
-
-
-def fold_into_bias(layer: Layer, weight: torch.Tensor) -> np.ndarray[Any, np.dtype[np.float64]] | None:
-    """What the fixed inputs that were removed add to each output; None if nothing."""
-    source = layer.input
-    if source.axis is None or not layer.folds:
-        return None
-    gone = np.where(layer.columns, 0.0, source.numbers)
-    if not gone.any():
-        return None
-    summed = weight.detach().double().cpu()
-    summed = summed.flatten(2).sum(2) if summed.dim() > 2 else summed
-    blocks = summed.numpy().reshape(layer.groups, -1, summed.shape[1])
-    added = np.einsum("goi,gi->go", blocks, gone.reshape(layer.groups, -1))
-    return np.asarray(added.reshape(-1))
 
 
 OPERATORS: dict[str, Rule] = {

@@ -1,10 +1,14 @@
-"""Operators that only move entries: reshapes, transposes, slices, chunks, shuffles."""
+"""Operators that only move entries: reshapes, transposes, slices, chunks, shuffles, concatenation."""
+
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from diffsparse.compaction.graph import Graph, Node, Value
+from diffsparse.compaction.graph import Graph, Mask, Node, Shape
 from diffsparse.compaction.rules.base import Rule, argument, pin, unite, widen
 
 
@@ -22,13 +26,15 @@ class Movement(Rule):
         source = node.inputs[0]
         # an index that is stored in the model is as fixed as one in the code
         stored = all(value.parameter is not None for value in node.inputs[1:])
-        if not stored or node.redo is None or (source.axis is None and source.channel_of_entry is None):
+        if not stored or node.redo is None:
             return False
-        base, labels = source.channel_of_entry or (source, _labels(source))
-        results = [node.result] if isinstance(node.result, Tensor) else list(node.result)
-        moved = node.redo(labels)
-        moved = [moved] if isinstance(moved, Tensor) else list(moved)
-        for out, result, now in zip(node.outputs, results, moved, strict=True):
+        if source.channel_of_entry is not None:
+            base, labels = source.channel_of_entry
+        elif source.axis is not None:
+            base, labels = source, _labels(source.shape, source.axis)
+        else:
+            return False
+        for out, result, now in zip(node.outputs, _several(node.result), _several(node.redo(labels)), strict=True):
             axis = _only_varying_dim(now)
             if axis is None:
                 out.channel_of_entry = (base, now)
@@ -45,15 +51,15 @@ class Movement(Rule):
                 np.logical_or.at(base.need, channel, out.need)
 
     def unify_widths(self, node: Node) -> bool:
-        if self._follows_any_width(node):
-            base, channel = node.output.taken_from  # type: ignore[misc]
-            if base.channels == node.output.channels:
-                return unite([base, node.output])
-            changed = widen(node.output, base.keep[channel])
-            wanted = np.zeros(base.channels, bool)
-            np.logical_or.at(wanted, channel, node.output.keep)
-            return widen(base, wanted) or changed
-        return pin([*node.inputs, *node.outputs])
+        if not self._follows_any_width(node):
+            return pin([*node.inputs, *node.outputs])
+        base, channel = node.output.taken_from  # type: ignore[misc]
+        if base.channels == node.output.channels:
+            return unite([base, node.output])
+        changed = widen(node.output, base.keep[channel])
+        wanted = np.zeros(base.channels, bool)
+        np.logical_or.at(wanted, channel, node.output.keep)
+        return widen(base, wanted) or changed
 
     @staticmethod
     def _follows_any_width(node: Node) -> bool:
@@ -69,12 +75,15 @@ class Movement(Rule):
         return "" if self._follows_any_width(node) else f"{node.op}: {self.reason}"
 
 
-def _labels(value: Value) -> Tensor:
-    assert value.axis is not None
-    shape = [1] * len(value.shape)
-    shape[value.axis] = -1
+def _several(made: Any) -> Sequence[Tensor]:
+    return [made] if isinstance(made, Tensor) else made
+
+
+def _labels(shape: Shape, axis: int) -> Tensor:
+    view = [1] * len(shape)
+    view[axis] = -1
     # contiguous, because reshapes must treat it as they treated the data
-    return torch.arange(value.channels).view(shape).expand(value.shape).contiguous()
+    return torch.arange(shape[axis]).view(view).expand(shape).contiguous()
 
 
 def _only_varying_dim(labels: Tensor) -> int | None:
@@ -112,6 +121,41 @@ class PixelShuffle(Rule):
         return widen(out, np.asarray(source.keep.reshape(-1, block).any(1))) or changed
 
 
+class Concat(Rule):
+    """`torch.cat` along the channel axis."""
+
+    reason = "a concatenation along another dimension than the channels"
+
+    def infer(self, node: Node, graph: Graph) -> bool:
+        parts, out = argument(node, 0, "tensors"), node.output
+        if not isinstance(node.result, Tensor) or any(v.channel_of_entry is not None for v in parts):
+            return False
+        dim = argument(node, 1, "dim", 0) % len(out.shape)
+        axes = {value.axis for value in parts if value.axis is not None}
+        if axes != {dim} or any(len(value.shape) != len(out.shape) for value in parts):
+            return False
+        fixed = [v.fixed if v.axis is not None else np.zeros(v.shape[dim], bool) for v in parts]
+        out.track(dim, np.concatenate(fixed), node.result)
+        ends = list(accumulate(map(len, fixed), initial=0))
+        node.details = list(zip(parts, map(slice, ends, ends[1:]), strict=True))
+        return True
+
+    def needs(self, node: Node) -> None:
+        for value, piece in node.details:
+            if value.axis is not None:
+                value.need |= node.output.need[piece]
+
+    def unify_widths(self, node: Node) -> bool:
+        changed = False
+        for value, piece in node.details:
+            present: Mask = np.zeros(node.output.channels, bool)
+            if value.axis is not None:
+                changed |= widen(value, node.output.keep[piece])
+            present[piece] = value.keep if value.axis is not None else True
+            changed |= widen(node.output, present)
+        return changed
+
+
 def names_sizes(node: Node) -> bool:
     """Whether a reshape was given sizes that may be written in the user's code."""
     return node.op in {"view", "reshape", "unflatten", "expand"} and (len(node.args) > 1 or bool(node.kwargs))
@@ -124,4 +168,8 @@ _MOVE_ENTRIES = [
     *("channel_shuffle", "native_channel_shuffle", "repeat_interleave"),
 ]
 
-OPERATORS: dict[str, Rule] = {**dict.fromkeys(_MOVE_ENTRIES, Movement()), "pixel_shuffle": PixelShuffle()}
+OPERATORS: dict[str, Rule] = {
+    **dict.fromkeys(_MOVE_ENTRIES, Movement()),
+    "pixel_shuffle": PixelShuffle(),
+    "cat": Concat(),
+}

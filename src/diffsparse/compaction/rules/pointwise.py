@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 from torch import Tensor, nn
 
+from diffsparse.compaction.actions import TensorSlice
 from diffsparse.compaction.graph import Graph, Mask, Node, Value, every, indices, single_number
 from diffsparse.compaction.rules.base import Rule, numbers_along, pin, read_all, unite
-from diffsparse.compaction.tensor_slice import TensorSlice
 
 
 @dataclass

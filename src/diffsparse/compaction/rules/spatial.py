@@ -21,21 +21,20 @@ class Spatial(EachChannel):
         source, out = node.inputs[0], node.output
         if source.axis is None or not isinstance(node.result, Tensor) or len(node.inputs) != 1:
             return False
-        axis = self.moved_axis(node, source)
+        axis = self.moved_axis(node, source.axis)
         if axis is None:
             return False
         out.track(axis, self.fixed(node, source), node.result)
         return True
 
-    def moved_axis(self, node: Node, source: Value) -> int | None:
-        """Where the channels lie in the output; None if this operator mixes them."""
-        assert source.axis is not None
-        worked_on = len(source.shape) - 2 if self.dims is None else self.dims
-        return source.axis if source.axis < len(source.shape) - worked_on else None
+    def moved_axis(self, node: Node, axis: int) -> int | None:
+        """Where the channels along `axis` of the input lie in the output; None if the operator mixes them."""
+        dims = len(node.inputs[0].shape)
+        return axis if axis < (2 if self.dims is None else dims - self.dims) else None
 
     def fixed(self, node: Node, source: Value) -> Mask:
         """Channels of the output that are one number."""
-        return source.fixed.copy()
+        return source.fixed
 
 
 class AveragePool(Spatial):
@@ -44,19 +43,18 @@ class AveragePool(Spatial):
     def fixed(self, node: Node, source: Value) -> Mask:
         padded = _any_nonzero(argument(node, 3, "padding", 0)) and argument(node, 5, "count_include_pad", True)
         divides = argument(node, 6, "divisor_override") is not None
-        return source.zero if padded or divides else source.fixed.copy()
+        return source.zero if padded or divides else source.fixed
 
 
 class Pad(Spatial):
     """`F.pad`: a fixed channel stays fixed if the border gets its own number."""
 
-    def moved_axis(self, node: Node, source: Value) -> int | None:
-        assert source.axis is not None
-        return source.axis if source.axis < len(source.shape) - len(argument(node, 1, "pad")) // 2 else None
+    def moved_axis(self, node: Node, axis: int) -> int | None:
+        return axis if axis < len(node.inputs[0].shape) - len(argument(node, 1, "pad")) // 2 else None
 
     def fixed(self, node: Node, source: Value) -> Mask:
         if not _any_nonzero(argument(node, 1, "pad")) or argument(node, 2, "mode", "constant") != "constant":
-            return source.fixed.copy()
+            return source.fixed
         border = argument(node, 3, "value", None) or 0.0
         return np.asarray(source.fixed & (source.numbers == border))
 
@@ -64,15 +62,14 @@ class Pad(Spatial):
 class Reduce(Spatial):
     """Mean, maximum or minimum over dimensions other than the channels'."""
 
-    def moved_axis(self, node: Node, source: Value) -> int | None:
-        assert source.axis is not None
+    def moved_axis(self, node: Node, axis: int) -> int | None:
         dim, keepdim = argument(node, 1, "dim"), argument(node, 2, "keepdim", False)
         if dim is None or isinstance(dim, bool):
             return None
-        dims = {d % len(source.shape) for d in (dim if isinstance(dim, tuple | list) else [dim])}
-        if source.axis in dims:
+        dims = {d % len(node.inputs[0].shape) for d in (dim if isinstance(dim, tuple | list) else [dim])}
+        if axis in dims:
             return None
-        return source.axis - (0 if keepdim else sum(d < source.axis for d in dims))
+        return axis - (0 if keepdim else sum(d < axis for d in dims))
 
 
 class Sum(Reduce):
@@ -82,12 +79,10 @@ class Sum(Reduce):
         return source.zero
 
 
-SPATIAL = Spatial()
-
 OPERATORS: dict[str, Rule] = {
     **{f"{kind}_pool{d}d": Spatial(d) for d in (1, 2, 3) for kind in ("max", "adaptive_avg", "adaptive_max")},
     **{f"avg_pool{d}d": AveragePool(d) for d in (1, 2, 3)},
-    **dict.fromkeys(["interpolate", "upsample"], SPATIAL),
+    **dict.fromkeys(["interpolate", "upsample"], Spatial()),
     "pad": Pad(),
     **dict.fromkeys(["mean", "amax", "amin"], Reduce()),
     "sum": Sum(),
