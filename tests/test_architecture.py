@@ -20,7 +20,6 @@ LINES = [
         "plain",
         "registry",
         "selection",
-        "tensor_tree",
         "version",
     },
     {"gates", "penalties"},

@@ -4,7 +4,7 @@ import contextlib
 import logging
 import os
 import warnings
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -13,10 +13,9 @@ from torch.utils._pytree import tree_map
 from diffsparse.compaction.pipeline import Compacted
 from diffsparse.compaction.verify import difference
 from diffsparse.errors import SparsityError, require_module, require_number
-from diffsparse.example import Example
+from diffsparse.example import Example, map_tensors, tensors_in
 from diffsparse.files import replacing
 from diffsparse.module_tree import undisturbed
-from diffsparse.tensor_tree import map_tensors, tensors_in
 
 TOLERANCE = 1e-3
 OTHER_BATCH = 3
@@ -25,7 +24,7 @@ OTHER_BATCH = 3
 def export_onnx(
     model: nn.Module, example_inputs: Any, path: str | os.PathLike[str], *, tolerance: float = TOLERANCE
 ) -> float:
-    """Write `model` as ONNX with a dynamic batch, run it with onnxruntime and compare.
+    """Write `model` as ONNX with a dynamic batch, run it with onnxruntime and compare; needs the `onnx` extra.
 
     Args:
         model: usually the model of a `Compacted`; it is exported in eval mode and left as it is.
@@ -40,8 +39,6 @@ def export_onnx(
     Raises:
         SparsityError: the model does not run on the example or on another batch, cannot be exported, the exported
             graph differs, or the file cannot be written.
-
-    Needs the `onnx` extra.
     """
     try:
         import onnxruntime
@@ -54,7 +51,9 @@ def export_onnx(
     example = Example.of(example_inputs)
     with replacing(path) as file, undisturbed(model, device=example.device):
         answers = _answers(model, example)
-        graph = _export(model, _two_at_least(example))
+        # the exporter would take a batch of one for a constant
+        single = {tensor.shape[0] for tensor in example.tensors if tensor.dim() > 0} == {1}
+        graph = _export(model, _resized(example, 2) if single else example)
         try:
             session = onnxruntime.InferenceSession(graph, providers=["CPUExecutionProvider"])
         except Exception as error:
@@ -69,8 +68,7 @@ def export_onnx(
 
 def _answers(model: nn.Module, example: Example) -> list[tuple[Example, list[Tensor]]]:
     """The example and one with another batch size, each with the model's output for it."""
-    other = _resized(example, OTHER_BATCH)
-    own = _answer(model, example)
+    other, own = _resized(example, OTHER_BATCH), _answer(model, example)
     try:
         return [(example, own), (other, _answer(model, other))]
     except SparsityError as error:
@@ -83,6 +81,9 @@ def _answer(model: nn.Module, example: Example) -> list[Tensor]:
 
 
 def _export(model: nn.Module, example: Example) -> bytes:
+    def dynamic(arg: Any) -> dict[int, Any] | None:
+        return {0: torch.export.Dim.DYNAMIC} if isinstance(arg, Tensor) and arg.dim() > 0 else None
+
     # the exporter warns and logs about its own internals, not about the model
     log = logging.getLogger("torch.onnx._internal.exporter")
     with warnings.catch_warnings(), contextlib.ExitStack() as stack:
@@ -94,7 +95,7 @@ def _export(model: nn.Module, example: Example) -> bytes:
                 model,
                 example.args,
                 kwargs=example.kwargs or None,
-                dynamic_shapes=tree_map(_dynamic, example.inputs),
+                dynamic_shapes=tree_map(dynamic, example.inputs),
                 dynamo=True,
                 external_data=False,
                 verbose=False,
@@ -106,24 +107,13 @@ def _export(model: nn.Module, example: Example) -> bytes:
             hint = "its batch must be free to change, but the code of the model fixes it: " if fixed else ""
             raise SparsityError(f"{type(model).__name__} cannot be exported to ONNX: {hint}{problem}") from error
     assert program is not None
-    graph: bytes = program.model_proto.SerializeToString()
-    return graph
-
-
-def _dynamic(arg: Any) -> dict[int, Any] | None:
-    return {0: torch.export.Dim.DYNAMIC} if isinstance(arg, Tensor) and arg.dim() > 0 else None
+    return cast(bytes, program.model_proto.SerializeToString())
 
 
 def _first_lines(error: BaseException) -> str:
     """What happened, without the advice and the traces below; a line that ends with a colon goes on in the next."""
     lines = [line.strip(" -") for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
     return " ".join(lines[: 2 if lines[0].endswith(":") else 1])
-
-
-def _two_at_least(example: Example) -> Example:
-    """A batch of one would be taken for a constant."""
-    sizes = {tensor.shape[0] for tensor in example.tensors if tensor.dim() > 0}
-    return _resized(example, 2) if sizes == {1} else example
 
 
 def _resized(example: Example, batch: int) -> Example:

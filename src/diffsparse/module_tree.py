@@ -126,9 +126,8 @@ def undisturbed(*models: nn.Module, device: torch.device) -> Iterator[None]:
         for module in modules
         for name, buffer in module.named_buffers(recurse=False)
     ]
-    generators = [device] if device.type == "cuda" else []
     # Not inference mode: a tensor that the model caches in it could not be trained with later.
-    with torch.random.fork_rng(generators), torch.no_grad():
+    with torch.random.fork_rng([device] if device.type == "cuda" else []), torch.no_grad():
         try:
             for model in models:
                 model.eval()

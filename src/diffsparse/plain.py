@@ -16,8 +16,8 @@ Thing = TypeVar("Thing")
 
 
 def to_plain(instance: "DataclassInstance") -> dict[str, Any]:
-    """Nested dictionaries of strings, numbers, booleans and lists; what is None is left out."""
-    return {key: _plain(value) for key, value in asdict(instance).items() if value is not None}
+    """Nested dictionaries of strings, numbers, booleans and lists; None is left out."""
+    return cast(dict[str, Any], _plain(asdict(instance)))
 
 
 def from_plain(kind: type[Thing], value: Any, where: str) -> Thing:
@@ -62,12 +62,10 @@ def _read(hint: Any, value: Any, where: str) -> Any:
 
 def _read_fields(kind: Any, values: Mapping[str, Any], where: str) -> Any:
     hints, required = _fields(kind)
-    unknown = sorted(set(values) - set(hints))
-    if unknown:
+    if unknown := sorted(set(values) - set(hints)):
         raise SparsityError(f"{where} has unknown key '{unknown[0]}'; known are {', '.join(hints)}")
-    for name in required:
-        if name not in values:
-            raise SparsityError(f"{where} has no '{name}'")
+    if missing := [name for name in required if name not in values]:
+        raise SparsityError(f"{where} has no '{missing[0]}'")
     return kind(**{name: _read(hints[name], value, f"'{name}' of {where}") for name, value in values.items()})
 
 
@@ -86,11 +84,12 @@ def _table(value: Any, where: str) -> Mapping[str, Any]:
 
 
 def _key(hint: Any, key: str, where: str) -> Any:
-    """A key, which JSON has as a string."""
-    number = (get_args(hint) or (hint,))[0] is int
-    if number and not key.isdecimal():
+    """A key; JSON writes whole numbers as strings."""
+    if (get_args(hint) or (hint,))[0] is not int:
+        return key
+    if not key.isdecimal():
         raise SparsityError(f"keys of {where} must be whole numbers of at least 0, got {key!r:.50}")
-    return int(key) if number else key
+    return int(key)
 
 
 def _entries(hints: tuple[Any, ...], value: Any, where: str) -> list[Any]:
@@ -108,13 +107,12 @@ def _entries(hints: tuple[Any, ...], value: Any, where: str) -> list[Any]:
 def _single(allowed: tuple[Any, ...], value: Any, where: str) -> Any:
     if Path in allowed and isinstance(value, str):
         return Path(value)
-    # a bool is no number
-    fits = any(type(value) is choice if isinstance(choice, type) else value == choice for choice in allowed)
+    # not isinstance: a bool is no number
     if float in allowed and type(value) is int:
         return float(value)
-    if not fits:
-        raise SparsityError(f"{where} cannot be {value!r:.50}")
-    return value
+    if any(type(value) is choice if isinstance(choice, type) else value == choice for choice in allowed):
+        return value
+    raise SparsityError(f"{where} cannot be {value!r:.50}")
 
 
 def _plain(value: Any) -> Any:

@@ -20,7 +20,7 @@ from diffsparse import SparsityWarning
 from diffsparse.compaction import Compacted, Plan, compact, live_macs
 from diffsparse.compaction.actions import Slice
 from diffsparse.compaction.materialise import materialise
-from diffsparse.tensor_tree import tensors_in
+from diffsparse.example import tensors_in
 from tests.compaction.networks import Net, Spec, build, inputs, options, simpler, specification
 
 TOLERANCE = 1e-9

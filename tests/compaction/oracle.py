@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 
-from diffsparse.tensor_tree import tensors_in
+from diffsparse.example import tensors_in
 
 
 def _never_off(model: nn.Module) -> None:

@@ -9,7 +9,7 @@ from torch import nn
 from diffsparse import SparseBatchNorm1d, SparseBatchNorm2d, SparseBatchNorm3d, SparsityWarning
 from diffsparse.gating.insert import make_sparse
 from diffsparse.nn import SparseBatchNorm
-from diffsparse.nn.statistics import SyncStatistics
+from diffsparse.nn.batchnorm import SyncStatistics
 
 
 def trained(kind=nn.BatchNorm1d, features=6, **options):

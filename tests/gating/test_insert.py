@@ -9,7 +9,7 @@ from torch.nn.utils.prune import l1_unstructured
 
 from diffsparse import SparseBatchNorm1d, SparseBatchNorm2d, SparsityError, SparsityWarning, sparsify
 from diffsparse.nn import SparseBatchNorm
-from diffsparse.nn.statistics import SyncStatistics
+from diffsparse.nn.batchnorm import SyncStatistics
 
 
 class Net(nn.Module):

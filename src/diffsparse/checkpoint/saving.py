@@ -27,19 +27,15 @@ KINDS = ("compact", "gated", "plain")
 
 @dataclass(frozen=True, kw_only=True)
 class GateRecord:
-    """What the tensors of a gate do not tell."""
+    """What the tensors of a gate do not tell: the name of its class, its `rgf` and its `dims`."""
 
     kind: str
-    """Name of the gate's class."""
     rgf: float | None = None
-    """`elu_alpha` of rectified gradient flow, or None."""
     dims: list[int] | None = None
-    """Dimensions of one competition group; None for a gate that has no such choice."""
 
     @classmethod
     def of(cls, gate: Gate) -> "GateRecord":
-        dims = None if gate.dims is None else list(gate.dims)
-        return cls(kind=type(gate).__name__, rgf=gate.rgf, dims=dims)
+        return cls(kind=type(gate).__name__, rgf=gate.rgf, dims=None if gate.dims is None else list(gate.dims))
 
 
 @dataclass(frozen=True, kw_only=True)

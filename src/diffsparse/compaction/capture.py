@@ -20,8 +20,8 @@ from diffsparse.compaction.op_names import RANDOM, is_in_place, spelling
 from diffsparse.compaction.rules import OPAQUE, describe
 from diffsparse.compaction.rules.pointwise import takes_number
 from diffsparse.errors import SparsityError
+from diffsparse.example import tensors_in
 from diffsparse.module_tree import memory_of, modules_by_name, tensors_by_name
-from diffsparse.tensor_tree import tensors_in
 
 # Checked first: most arguments are of these types, and `isinstance` is slow for tensors.
 _PLAIN_TYPES = frozenset({int, float, bool, str, type(None)})

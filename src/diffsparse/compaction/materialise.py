@@ -1,4 +1,4 @@
-"""Gates evaluated once and for all: gated modules become the ordinary modules that compute the same."""
+"""Gates are evaluated for good: gated modules become ordinary modules that compute the same."""
 
 from typing import TypeVar, cast
 
@@ -60,7 +60,7 @@ class _Materialiser:
         self.copy = cast(nn.Module, self._duplicate(model))
 
     def _settle(self, module: nn.Module) -> None:
-        """Make the ordinary forms of all gated modules in `module`, inner ones first, copies of what they share."""
+        """Make the ordinary forms of all gated modules in `module`, with copies of what they share."""
         if module in self._seen:
             return
         self._seen.add(module)
@@ -71,19 +71,18 @@ class _Materialiser:
             self._made.append(ordinary)
             self._duplicate.made[id(module)] = ordinary if self._is_new(ordinary) else self._duplicate(ordinary)
             return
-        for child in module._modules.values():
-            if child is not None:
-                self._settle(child)
+        for child in module.children():
+            self._settle(child)
 
     def _is_new(self, ordinary: nn.Module) -> bool:
-        """Whether it holds nothing of the model, and need not be copied."""
+        """Whether it shares nothing with the model, so that it need not be copied."""
         memory = _memory(ordinary)
         plain = not ordinary._modules and id(ordinary) not in self._duplicate.made
         return plain and bool(memory) and None not in memory and memory.isdisjoint(self._memory)
 
 
 def _memory(module: nn.Module) -> set[int | None]:
-    """Where the tensors that it holds itself lie."""
+    """The memory of the tensors that `module` itself holds."""
     tensors = (*module._parameters.values(), *module._buffers.values())
     return {memory_of(tensor) for tensor in tensors if tensor is not None}
 

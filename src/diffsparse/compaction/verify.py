@@ -9,8 +9,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from diffsparse.errors import SparsityError
+from diffsparse.example import map_tensors, tensors_in
 from diffsparse.module_tree import modules_by_name
-from diffsparse.tensor_tree import map_tensors, tensors_in
 
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4, torch.bfloat16: 5e-2, torch.float16: 1e-2}
 

@@ -13,7 +13,7 @@ from diffsparse.gates import SignedGate, named_gates
 from diffsparse.gates.gate import require_finite
 from diffsparse.module_tree import lazy_tensor, replace_modules
 from diffsparse.nn import SparseBatchNorm, SparseBatchNorm1d, SparseBatchNorm2d, SparseBatchNorm3d
-from diffsparse.nn.statistics import BatchStatistics, SyncStatistics
+from diffsparse.nn.batchnorm import BatchStatistics, SyncStatistics
 from diffsparse.selection import Selection, select
 
 Model = TypeVar("Model", bound=nn.Module)
@@ -29,19 +29,6 @@ STEEP = 1e4
 CLOSE = 1e-3
 # or by this share of the largest scale, up to 1: scales that have decayed to almost nothing do not matter.
 NEGLIGIBLE = 1e-6
-
-LOST = (
-    "have a shift and a scale of zero, or so small that {dtype} cannot hold their quotient: they start dropped, so "
-    "their constant output is lost and the function of the model changes there"
-)
-STEEP_SHIFT = (
-    f"have a shift more than {STEEP:g} times their scale: outputs are kept, but the gradient of their gates is that "
-    "much larger; clip gradients, or zero these scales first"
-)
-OFF = (
-    "have a scale that {dtype} cannot tell from the threshold, which the largest scale of the layer sets: their gates "
-    "start at another value and the function of the model changes there; bring the scales of the layer closer first"
-)
 
 
 def sparsify(
@@ -69,9 +56,7 @@ def sparsify(
         SignedGate((8,))
     """
     if any(isinstance(module, DistributedDataParallel) for module in require_module("model", model).modules()):
-        raise SparsityError(
-            "the model is wrapped in DistributedDataParallel, which would not see new gates; sparsify before wrapping"
-        )
+        raise SparsityError("DistributedDataParallel would not see new gates; sparsify before wrapping the model")
     if start is not None:
         require_number("start", start)
     replacements: dict[nn.Module, nn.Module] = {}
@@ -110,13 +95,10 @@ def _norms_to_replace(model: nn.Module, only: Selection | None) -> dict[str, _Ba
 
 def _is_ordinary(norm: _BatchNorm) -> bool:
     """Whether `norm` computes what PyTorch's batch norm computes."""
+    own, names = type(norm), {"weight", "bias", "running_mean", "running_var", "num_batches_tracked"}
     # pruning and parametrisation show as parameters, buffers or children
-    own = {*norm._parameters, *norm._buffers, *norm._modules}
-    names = {"weight", "bias", "running_mean", "running_var", "num_batches_tracked"}
-    return own <= names and any(
-        isinstance(norm, kind)
-        and type(norm).forward is kind.forward
-        and type(norm)._check_input_dim is kind._check_input_dim
+    return names.issuperset([*norm._parameters, *norm._buffers, *norm._modules]) and any(
+        issubclass(own, kind) and own.forward is kind.forward and own._check_input_dim is kind._check_input_dim
         for kind in SPARSE_FORM
     )
 
@@ -135,8 +117,7 @@ def make_sparse(name: str, norm: _BatchNorm, start: float | None, rgf: float | N
         # the same dictionary objects, so that handles given out earlier still remove their hooks
         setattr(sparse, hooks, getattr(norm, hooks))
     if norm.weight is not None:
-        for parameter in sparse.gate.parameters():
-            parameter.requires_grad_(norm.weight.requires_grad)
+        sparse.gate.requires_grad_(norm.weight.requires_grad)
     if norm.bias is not None and sparse.bias is not None:
         sparse.bias.requires_grad_(norm.bias.requires_grad)
     return sparse.train(norm.training)
@@ -154,11 +135,17 @@ def _keep_function(name: str, norm: _BatchNorm, sparse: SparseBatchNorm) -> None
     now = sparse.gate().detach()
     off = (now - kept).abs()
     near = torch.maximum(CLOSE * torch.maximum(kept.abs(), shift.abs()), NEGLIGIBLE * kept.abs().max().clamp(max=1))
-    for problem, channels in {
-        LOST.format(dtype=bias.dtype): (now == 0) & (shift != 0),
-        STEEP_SHIFT: bias.abs() > STEEP,
-        OFF.format(dtype=dtype): off > near,
-    }.items():
+    lost = (now == 0) & (shift != 0)
+    problems = {
+        f"have a shift and a scale of zero, or so small that {bias.dtype} cannot hold their quotient: they start "
+        "dropped, so their constant output is lost and the function of the model changes there": lost,
+        f"have a shift more than {STEEP:g} times their scale: outputs are kept, but the gradient of their gates is "
+        "that much larger; clip gradients, or zero these scales first": bias.abs() > STEEP,
+        f"have a scale that {dtype} cannot tell from the threshold, which the largest scale of the layer sets: their "
+        "gates start at another value and the function of the model changes there; bring the scales of the layer "
+        "closer first": off > near,
+    }
+    for problem, channels in problems.items():
         if count := int(channels.sum()):
             warnings.warn(f"{count} channel(s) of '{name}' {problem}", SparsityWarning, stacklevel=4)
 

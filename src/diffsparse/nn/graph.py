@@ -45,9 +45,6 @@ class SparseAdjacency(Gate):
 
     Example:
         >>> adjacency = SparseAdjacency(2, noise=0.0)
-        >>> adjacency().detach()
-        tensor([[0.5000, 0.5000],
-                [0.5000, 0.5000]])
         >>> adjacency.alpha.data = torch.tensor([[0.0, -3.0], [-3.0, 0.0]])
         >>> adjacency().detach()
         tensor([[1.0000, 0.0000],
@@ -172,10 +169,8 @@ class GraphConvolution(nn.Module):
         if a.dim() != 2 or a.shape[0] != a.shape[1]:
             raise SparsityError(f"the adjacency of a GraphConvolution must be (n, n), got shape {tuple(a.shape)}")
         if h.dim() < 2 or tuple(h.shape[-2:]) != (len(a), width):
-            raise SparsityError(
-                f"GraphConvolution expects features of shape (..., {len(a)}, {width}) for {len(a)} nodes, "
-                f"got {tuple(h.shape)}"
-            )
+            wanted = f"features of shape (..., {len(a)}, {width}) for {len(a)} nodes"
+            raise SparsityError(f"GraphConvolution expects {wanted}, got {tuple(h.shape)}")
 
 
 def sparse_if_faster(a: Tensor) -> Tensor:

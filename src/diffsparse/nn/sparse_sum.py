@@ -55,11 +55,8 @@ class SparseSum(nn.Module):
         self.gate = SimplexGate(count) if gate is None else gate
         if not isinstance(self.gate, Gate):
             raise SparsityError(f"the gate of a SparseSum must be a SimplexGate or SignedGate, got {gate!r}")
-        if tuple(self.gate.alpha.shape) != (count,):
-            raise SparsityError(
-                f"the gate of a SparseSum needs one entry per component, shape ({count},), "
-                f"got {tuple(self.gate.alpha.shape)}"
-            )
+        if (shape := tuple(self.gate.alpha.shape)) != (count,):
+            raise SparsityError(f"the gate of a SparseSum needs one entry per component, shape ({count},), got {shape}")
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
         weights = self.gate()

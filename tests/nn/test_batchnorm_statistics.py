@@ -6,7 +6,7 @@ import torch.distributed as dist
 from torch import nn
 
 from diffsparse import SparseBatchNorm2d
-from diffsparse.nn.statistics import BatchStatistics, SyncStatistics
+from diffsparse.nn.batchnorm import BatchStatistics, SyncStatistics
 
 
 @pytest.fixture

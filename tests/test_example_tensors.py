@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import torch
 
-from diffsparse.tensor_tree import map_tensors, tensors_in
+from diffsparse.example import map_tensors, tensors_in
 
 
 def test_tensors_are_found_wherever_they_hide() -> None:
