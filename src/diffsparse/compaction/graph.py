@@ -30,7 +30,7 @@ class Value:
         depends_on_input: whether the recorded run computed it from the model's input.
     """
 
-    # defaults are class attributes, as there are thousands of values
+    # defaults are class attributes, because there are thousands of values
     axis: int | None = None
     """The dimension whose entries are channels; None if no rule tracks them."""
     fixed: Mask = _NO_CHANNELS
@@ -72,12 +72,11 @@ class Value:
 
     def track(self, axis: int, fixed: Mask | None = None, data: Tensor | None = None) -> None:
         """Say that channels lie along `axis` and which are fixed; their numbers are read off the recorded `data`."""
-        count = self.shape[axis]
-        self.axis, self.numbers = axis, np.zeros(count)
-        self.fixed = np.zeros(count, bool) if fixed is None else fixed
-        if fixed is None or not some(fixed):
+        self.axis, self.numbers = axis, np.zeros(self.shape[axis])
+        self.fixed = np.zeros(self.shape[axis], bool) if fixed is None else fixed
+        if not some(self.fixed):
             return
-        self.known = self.known or every(fixed)
+        self.known = self.known or every(self.fixed)
         if data is not None and 0 not in self.shape:
             first = (0,) * axis + (slice(None),) + (0,) * (len(self.shape) - axis - 1)
             # from another device, fetch no more than this
