@@ -1,6 +1,7 @@
 """What a plan does to a model: what stays of each tensor, and one class per action on a module."""
 
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 from typing import Annotated, Any, ClassVar, TypeAlias
 
@@ -14,16 +15,12 @@ from diffsparse.module_tree import modules_by_name
 from diffsparse.plain import from_plain, to_plain
 
 
-def _at_least_zero(where: str, count: Any) -> None:
-    require_whole(where, count, low=0)
-
-
 def _rising(where: str, indices: list[int]) -> None:
     if indices != sorted(set(indices)) or any(index < 0 for index in indices[:1]):
         raise SparsityError(f"{where} must be indices of at least 0 in rising order, got {indices!r:.50}")
 
 
-Count: TypeAlias = Annotated[int, _at_least_zero]
+Count: TypeAlias = Annotated[int, partial(require_whole, low=0)]
 """A number of channels, or a dimension."""
 Indices: TypeAlias = Annotated[list[int], _rising]
 """Channels, in rising order."""
@@ -46,7 +43,6 @@ class TensorSlice:
 
 
 def index_tensor(chosen: list[int], device: torch.device) -> Tensor:
-    """These indices as a tensor."""
     return torch.from_numpy(np.array(chosen, np.int64)).to(device)
 
 

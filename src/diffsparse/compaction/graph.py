@@ -1,7 +1,7 @@
 """What capture records: values, nodes and module calls."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -62,7 +62,7 @@ class Value:
 
     @property
     def channels(self) -> int:
-        """How many channels, 0 where they are not tracked."""
+        """How many there are; 0 if they are not tracked."""
         return 0 if self.axis is None else self.shape[self.axis]
 
     @property
@@ -115,13 +115,6 @@ class Call:
     """Its result, if that is one tensor."""
     data: Tensor = _NO_DATA
     """That result for one example, if it is the same for every input."""
-
-    def ancestors(self) -> "Iterator[Call]":
-        """This call and those around it, innermost first."""
-        call: Call | None = self
-        while call is not None:
-            yield call
-            call = call.parent
 
 
 @dataclass(eq=False, repr=False)
@@ -193,22 +186,19 @@ def read_counts(nodes: Iterable[Node], results: Iterable[Value]) -> Counter[int]
 
 
 def some(mask: Mask) -> bool:
-    """Whether any channel is chosen; much faster than `mask.any()`, and asked many times per node."""
+    """Whether any channel is chosen; this and the next two are much faster than numpy, and called often."""
     return 1 in mask.tobytes()
 
 
 def every(mask: Mask) -> bool:
-    """Whether all channels are chosen."""
     return 0 not in mask.tobytes()
 
 
 def how_many(mask: Mask) -> int:
-    """How many channels are chosen."""
     return mask.tobytes().count(1)
 
 
 def indices(mask: Mask) -> list[int]:
-    """Which channels are chosen."""
     return mask.nonzero()[0].tolist()
 
 

@@ -83,9 +83,7 @@ class Trials:
         """The largest difference; raise if it is more than the tolerance."""
         apart = self.largest_difference(compacted, any_size=any_size)
         if not apart <= self.tolerance:
-            raise SparsityError(
-                f"outputs differ by {apart:.3g} relative, more than the tolerance of {self.tolerance:g}"
-            )
+            raise SparsityError(f"outputs differ by {apart:.3g} relative; the tolerance is {self.tolerance:g}")
         return apart
 
     def largest_difference(self, compacted: nn.Module, *, any_size: bool = True) -> float:
@@ -105,7 +103,7 @@ def same_draws() -> Iterator[None]:
 
 
 def copied(thing: Any) -> Any:
-    """`thing` with copies of its tensors, which a model may write to."""
+    """`thing` with copies of its tensors, so that a model may write to them."""
     return map_tensors(torch.clone, thing)
 
 

@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 
-from diffsparse.compaction.graph import Graph, Mask, Node, all_channels, as_array, as_mask, every, some
+from diffsparse.compaction.graph import Graph, Mask, Node, all_channels, as_array, as_mask, some
 from diffsparse.compaction.rules.base import Rule, argument, pin, unite, widen
 from diffsparse.compaction.rules.layer import Layer, LayerRule, ragged_pays, regular
 
@@ -64,13 +64,10 @@ class Linear(LayerRule):
 
     def _fixed(self, layer: Layer, outputs: int) -> Mask | None:
         """Outputs that read no live input; None if there are none."""
-        if layer.pairs is None and (layer.input.axis is None or not every(layer.input.fixed)):
-            return None
         live = self._live_inputs(layer, layer.folds)
         if layer.pairs is None:
             return None if some(live) else all_channels(outputs)
-        live = live.reshape(layer.groups, 1, -1)
-        reads = layer.pairs.reshape(layer.groups, outputs // layer.groups, -1) & live
+        reads = layer.pairs.reshape(layer.groups, outputs // layer.groups, -1) & live.reshape(layer.groups, 1, -1)
         return np.asarray(~np.logical_or.reduce(reads, axis=2).reshape(-1))
 
     def needs(self, node: Node) -> None:
@@ -89,10 +86,9 @@ class Linear(LayerRule):
         live = self._live_inputs(layer, layer.folds and layer.free)
         if layer.pairs is None:
             return live if some(rows) else np.zeros_like(live)
-        live = live.reshape(layer.groups, -1)
         pairs = layer.pairs.reshape(layer.groups, -1, layer.pairs.shape[1])
-        read = np.logical_or.reduce(pairs & rows.reshape(layer.groups, -1, 1), axis=1) & live
-        return np.asarray(read.reshape(-1))
+        read = np.logical_or.reduce(pairs & rows.reshape(layer.groups, -1, 1), axis=1)
+        return np.asarray(read.reshape(-1) & live)
 
     def unify_widths(self, node: Node) -> bool:
         layer: Layer = node.layer
