@@ -1,10 +1,10 @@
 """For tests of models and of rules: zero some channels, and check that a rule for an operator holds."""
 
 import copy
-import itertools
 import random
 import warnings
 from collections.abc import Callable, Sequence
+from itertools import product
 from typing import Any
 
 import torch
@@ -88,8 +88,6 @@ def check_rule(
 
 
 class _Around(nn.Module):
-    """The operator between layers."""
-
     def __init__(self, fronts: list[nn.Module], operator: Callable[..., Tensor]) -> None:
         super().__init__()
         self.fronts, self.operator = nn.ModuleList(fronts), operator
@@ -137,7 +135,7 @@ def _compacted(model: nn.Module, spatial: int) -> Compacted[Any]:
         small = compact(model, _images(spatial))
     if small.fallbacks:
         raise AssertionError(f"the rule does not hold, and compact fell back to a safer plan: {small.fallbacks[0]}")
-    for batch, size in itertools.product((1, 2, 3), (9,) if small.plan.needs_size else (9, 12, 14)):
+    for batch, size in product((1, 2, 3), (9,) if small.plan.needs_size else (9, 12, 14)):
         x = _images(spatial, batch, size)
         try:
             expected = model(x)

@@ -19,7 +19,9 @@ def test_nodes_know_their_module_and_calls_their_place() -> None:
         ("conv2d", "1"),
     ]
     assert [call.name for call in graph.calls] == ["", "0", "0.0", "0.1", "1"]
-    assert [call.name for call in graph.calls[2].ancestors()] == ["0.0", "0", ""]
+    inner = graph.calls[2]
+    assert [inner.name, inner.parent.name, inner.parent.parent.name] == ["0.0", "0", ""]
+    assert inner.parent.parent.parent is None
     assert (graph.calls[1].first_node, graph.calls[1].last_node) == (0, 2)
 
 

@@ -7,7 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from diffsparse.compaction.op_names import canonical, is_in_place, spelling
+from diffsparse.compaction.capture import is_in_place, spelling
+from diffsparse.compaction.rules import canonical
 
 
 @pytest.mark.parametrize(

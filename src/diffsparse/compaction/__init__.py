@@ -2,9 +2,8 @@
 
 from diffsparse.compaction.apply import apply_plan
 from diffsparse.compaction.graph import Graph, Node, Value
-from diffsparse.compaction.live_cost import LiveMacs, live_macs
 from diffsparse.compaction.optimizer import slice_optimizer
-from diffsparse.compaction.pipeline import Compacted, compact
+from diffsparse.compaction.pipeline import Compacted, LiveMacs, compact, live_macs
 from diffsparse.compaction.plan import Plan
 from diffsparse.compaction.rules import Rule, register_rule
 

@@ -1,6 +1,7 @@
 """What a plan does to a model: what stays of each tensor, and one class per action on a module."""
 
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 from typing import Annotated, Any, ClassVar, TypeAlias
 
@@ -8,24 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from diffsparse.compaction.adaptors import (
-    EXPAND,
-    FILL,
-    SELECT,
-    Constant,
-    ConstantMap,
-    ExpandOutput,
-    PassOn,
-    RaggedConv,
-    SelectInput,
-)
+from diffsparse.compaction import adaptors
 from diffsparse.errors import SparsityError, require_whole
 from diffsparse.module_tree import modules_by_name
 from diffsparse.plain import from_plain, to_plain
-
-
-def _at_least_zero(where: str, count: Any) -> None:
-    require_whole(where, count, low=0)
 
 
 def _rising(where: str, indices: list[int]) -> None:
@@ -33,7 +20,7 @@ def _rising(where: str, indices: list[int]) -> None:
         raise SparsityError(f"{where} must be indices of at least 0 in rising order, got {indices!r:.50}")
 
 
-Count: TypeAlias = Annotated[int, _at_least_zero]
+Count: TypeAlias = Annotated[int, partial(require_whole, low=0)]
 """A number of channels, or a dimension."""
 Indices: TypeAlias = Annotated[list[int], _rising]
 """Channels, in rising order."""
@@ -56,7 +43,6 @@ class TensorSlice:
 
 
 def index_tensor(chosen: list[int], device: torch.device) -> Tensor:
-    """These indices as a tensor."""
     return torch.from_numpy(np.array(chosen, np.int64)).to(device)
 
 
@@ -160,7 +146,7 @@ class PassThrough(Action):
     drops_module: ClassVar = True
 
     def apply(self, edit: ModelEdit, name: str) -> None:
-        edit.replace(name, PassOn())
+        edit.replace(name, adaptors.PassOn())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -179,7 +165,7 @@ class EmitConstant(Action):
     """Whether it was a transposed convolution."""
 
     def apply(self, edit: ModelEdit, name: str) -> None:
-        constant = Constant(self.outputs[1], self.dim, self.window, self.transposed)
+        constant = adaptors.Constant(self.outputs[1], self.dim, self.window, self.transposed)
         edit.replace(name, constant.to(edit.sample(name)))
 
     def __str__(self) -> str:
@@ -201,7 +187,7 @@ class EmitMap(Action):
     """The input size it is valid for, without the batch; None for any number of channels."""
 
     def apply(self, edit: ModelEdit, name: str) -> None:
-        edit.replace(name, ConstantMap(self.shape, self.input_size).to(edit.sample(name)))
+        edit.replace(name, adaptors.ConstantMap(self.shape, self.input_size).to(edit.sample(name)))
 
     def __str__(self) -> str:
         size = [n for n in self.input_size if n is not None]
@@ -241,12 +227,12 @@ class Slice(Action):
             trained = any(parameter.requires_grad for parameter in module.parameters())
             module.bias = nn.Parameter(like.new_zeros(self.outputs[1]), requires_grad=trained)
         if self.select is not None:
-            module.register_buffer(SELECT, edit.index(self.select, like.device), persistent=False)
-            module.register_forward_pre_hook(SelectInput(self.dim), prepend=True)
+            module.register_buffer(adaptors.SELECT, edit.index(self.select, like.device), persistent=False)
+            module.register_forward_pre_hook(adaptors.SelectInput(self.dim), prepend=True)
         if self.expand is not None:
-            module.register_buffer(EXPAND, edit.index(self.expand, like.device), persistent=False)
-            module.register_buffer(FILL, like.new_zeros(self.width))
-            module.register_forward_hook(ExpandOutput(self.dim))
+            module.register_buffer(adaptors.EXPAND, edit.index(self.expand, like.device), persistent=False)
+            module.register_buffer(adaptors.FILL, like.new_zeros(self.width))
+            module.register_forward_hook(adaptors.ExpandOutput(self.dim))
 
     def __str__(self) -> str:
         parts = [] if self.inputs is None else [f"in {self.inputs[0]} -> {self.inputs[1]}"]
@@ -266,7 +252,7 @@ class RaggedSlice(Slice):
     """Outputs and inputs of each group."""
 
     def apply(self, edit: ModelEdit, name: str) -> None:
-        edit.replace(name, RaggedConv(edit.modules[name], self.blocks))
+        edit.replace(name, adaptors.RaggedConv(edit.modules[name], self.blocks))
         super().apply(edit, name)
 
 

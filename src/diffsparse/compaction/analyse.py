@@ -3,7 +3,6 @@
 from typing import Literal, TypeAlias
 
 import numpy as np
-from torch import nn
 
 from diffsparse.compaction.graph import Call, Graph, Mask, Node, Value, every, how_many, some
 from diffsparse.compaction.rules.base import EachChannel, Rule, pin, read_all, tracked, widen
@@ -69,11 +68,6 @@ class Analysis:
                 break
             self._unread |= unread
         self._find_widths(narrow)
-
-    @property
-    def modules(self) -> dict[str, nn.Module]:
-        """Every module that was called, by name."""
-        return {call.name: call.module for call in self.graph.calls}
 
     @property
     def layers(self) -> list[tuple[Node, Layer]]:

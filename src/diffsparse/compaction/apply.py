@@ -12,7 +12,7 @@ from diffsparse.compaction.materialise import check_model, materialise
 from diffsparse.compaction.plan import Plan
 from diffsparse.compaction.rules import true_attributes
 from diffsparse.errors import SparsityError
-from diffsparse.module_tree import modules_by_name
+from diffsparse.module_tree import modules_by_name, tensors_by_name
 
 Model = TypeVar("Model", bound=nn.Module)
 
@@ -55,51 +55,38 @@ def apply_plan(model: Model, plan: Plan) -> Model:
 
 def _check_fits(model: nn.Module, plan: Plan) -> None:
     modules, kind = modules_by_name(model), type(model).__name__
+    tensors = tensors_by_name(modules)
     for name in plan.layers:
         if name not in modules:
             raise SparsityError(f"the plan changes '{name}', which {kind} does not have")
     for name, kept in plan.tensors.items():
-        tensor = _held_tensor(modules, name)
-        if tensor is None:
+        if name not in tensors:
             raise SparsityError(f"the plan slices '{name}', which {kind} does not have")
-        if kept.shape is not None and list(tensor.shape) != kept.shape:
-            raise SparsityError(
-                f"the plan was made for '{name}' of shape {tuple(kept.shape)}, "
-                f"which has shape {tuple(tensor.shape)} in this {kind}"
-            )
+        shape = tuple(tensors[name].shape)
+        if kept.shape is not None and shape != tuple(kept.shape):
+            made_for = f"the plan was made for '{name}' of shape {tuple(kept.shape)}"
+            raise SparsityError(f"{made_for}, which has shape {shape} in this {kind}")
         for dim, chosen in kept.dims.items():
-            size = tensor.shape[dim] if dim < tensor.dim() else 0
             # indices rise, so the last is the largest
-            if chosen and chosen[-1] >= size:
-                raise SparsityError(
-                    f"the plan keeps entry {chosen[-1]} of dimension {dim} of '{name}', "
-                    f"which has shape {tuple(tensor.shape)}"
-                )
+            if chosen and chosen[-1] >= (shape[dim] if dim < len(shape) else 0):
+                entry = f"entry {chosen[-1]} of dimension {dim}"
+                raise SparsityError(f"the plan keeps {entry} of '{name}', which has shape {shape}")
 
 
 @torch.no_grad()
 def shrink_in_place(model: nn.Module, plan: Plan) -> nn.Module:
     """Apply a plan to `model` itself; it must fit, and gates must be evaluated already."""
     edit = ModelEdit(model)
+    tensors = tensors_by_name(edit.modules)
     for name, kept in plan.tensors.items():
-        tensor = _held_tensor(edit.modules, name)
-        if tensor is not None:
-            # in place, so that tied parameters stay tied
-            tensor.data = slice_tensor(tensor.data, kept, edit.index)
+        # in place, so that tied parameters stay tied
+        tensors[name].data = slice_tensor(tensors[name].data, kept, edit.index)
     for name, action in plan.layers.items():
         action.apply(edit, name)
     for module in edit.modules.values():
         vars(module).update(true_attributes(module))
     vars(model)[COMPACT] = True
     return model
-
-
-def _held_tensor(modules: dict[str, nn.Module], name: str) -> Tensor | None:
-    owner, _, key = name.rpartition(".")
-    if owner not in modules:
-        return None
-    found = modules[owner]._parameters.get(key)
-    return modules[owner]._buffers.get(key) if found is None else found
 
 
 @dataclass

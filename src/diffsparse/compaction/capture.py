@@ -1,8 +1,8 @@
 """Record what a model does by running it once."""
 
 import weakref
-from collections.abc import Iterable
-from functools import cached_property
+from collections.abc import Callable, Iterable
+from functools import cached_property, lru_cache
 from typing import Any
 
 import torch
@@ -16,8 +16,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.hooks import RemovableHandle
 
 from diffsparse.compaction.graph import Call, Graph, Node, Value, single_number
-from diffsparse.compaction.op_names import RANDOM, is_in_place, spelling
-from diffsparse.compaction.rules import OPAQUE, describe
+from diffsparse.compaction.rules import OPAQUE, canonical, describe
 from diffsparse.compaction.rules.pointwise import takes_number
 from diffsparse.errors import SparsityError
 from diffsparse.example import tensors_in
@@ -26,6 +25,34 @@ from diffsparse.module_tree import memory_of, modules_by_name, tensors_by_name
 # Checked first: most arguments are of these types, and `isinstance` is slow for tensors.
 _PLAIN_TYPES = frozenset({int, float, bool, str, type(None)})
 _SEVERAL = (tuple, list)
+# Calls that return metadata. Any other call that returns no tensor returns data.
+_METADATA = {
+    *("size", "dim", "ndimension", "numel", "nelement", "len", "stride", "storage_offset", "element_size"),
+    *("is_contiguous", "is_floating_point", "is_complex", "is_signed", "is_tensor", "is_inference", "is_shared"),
+    *("type", "data_ptr", "has_names", "untyped_storage", "hash", "repr", "format", "is_same_size", "is_pinned"),
+    *("get_device", "result_type"),
+}
+# Calls whose result differs each time.
+_RANDOM = {"rand", "randn", "randint", "randperm", "rand_like", "randn_like", "bernoulli", "multinomial", "normal"}
+
+
+@lru_cache(maxsize=1024)
+def spelling(func: Callable[..., Any]) -> tuple[str, bool, bool]:
+    """The canonical name, whether it says that the first operand is written to, and whether it may be metadata."""
+    name: str = getattr(func, "__name__", "")
+    augmented = name.startswith("__i") and name.endswith("__") and name not in {"__invert__", "__index__", "__int__"}
+    single = name.endswith("_") and not name.endswith("__")
+    op = canonical(func)
+    return op, single or augmented or name == "__setitem__", op in _METADATA or op.endswith(".__get__")
+
+
+def is_in_place(op: str, spelled: bool, kwargs: dict[str, Any]) -> bool:
+    """Whether a call of `op` writes to a tensor that it was given; `spelled` if its name says so."""
+    if not kwargs:
+        return spelled
+    if "dropout" in op and kwargs.get("training") is False:
+        return False
+    return spelled or kwargs.get("inplace") is True or "out" in kwargs
 
 
 class _Recorder(TorchFunctionMode):
@@ -142,7 +169,7 @@ class _Recorder(TorchFunctionMode):
         for value in inputs:
             depends, known = depends or value.depends_on_input, known and value.known
         # a tensor made from no other may depend on sizes or be random, and a number may come from data
-        known = known and op not in RANDOM and not takes_number(op, args, kwargs)
+        known = known and op not in _RANDOM and not takes_number(op, args, kwargs)
         outputs = [Value(tuple(t.shape), known=known, depends_on_input=depends) for t in made]
         for tensor, value in zip(made, outputs, strict=True):
             value.number = single_number(tensor) if known else None

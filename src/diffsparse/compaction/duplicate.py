@@ -32,7 +32,6 @@ class Duplicate:
         self._plain_classes: dict[type, bool] = {}
 
     def __call__(self, thing: Any) -> Any:
-        """The copy of `thing`."""
         kind = type(thing)
         if kind in _ATOMS or (kind is tuple and _ATOMS.issuperset(map(type, thing))):
             return thing
@@ -66,15 +65,8 @@ class Duplicate:
             return copy.deepcopy(module, self.made)
         new: nn.Module = type(module).__new__(type(module))
         self.made[id(module)] = new
-        made = {}
-        for key, value in state.items():
-            kind = type(value)
-            if kind in _ATOMS:
-                made[key] = value
-            elif key in _ITS_OWN and not value:
-                made[key] = kind()
-            else:
-                made[key] = self(value)
+        # most attributes of torch's own are empty dictionaries
+        made = {key: type(value)() if key in _ITS_OWN and not value else self(value) for key, value in state.items()}
         new.__setstate__(made)  # type: ignore[no-untyped-call]
         return new
 

@@ -1,7 +1,7 @@
 """What capture records: values, nodes and module calls."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -30,7 +30,7 @@ class Value:
         depends_on_input: whether the recorded run computed it from the model's input.
     """
 
-    # defaults are class attributes, as there are thousands of values
+    # defaults are class attributes, because there are thousands of values
     axis: int | None = None
     """The dimension whose entries are channels; None if no rule tracks them."""
     fixed: Mask = _NO_CHANNELS
@@ -62,7 +62,7 @@ class Value:
 
     @property
     def channels(self) -> int:
-        """How many channels, 0 where they are not tracked."""
+        """How many there are; 0 if they are not tracked."""
         return 0 if self.axis is None else self.shape[self.axis]
 
     @property
@@ -72,12 +72,11 @@ class Value:
 
     def track(self, axis: int, fixed: Mask | None = None, data: Tensor | None = None) -> None:
         """Say that channels lie along `axis` and which are fixed; their numbers are read off the recorded `data`."""
-        count = self.shape[axis]
-        self.axis, self.numbers = axis, np.zeros(count)
-        self.fixed = np.zeros(count, bool) if fixed is None else fixed
-        if fixed is None or not some(fixed):
+        self.axis, self.numbers = axis, np.zeros(self.shape[axis])
+        self.fixed = np.zeros(self.shape[axis], bool) if fixed is None else fixed
+        if not some(self.fixed):
             return
-        self.known = self.known or every(fixed)
+        self.known = self.known or every(self.fixed)
         if data is not None and 0 not in self.shape:
             first = (0,) * axis + (slice(None),) + (0,) * (len(self.shape) - axis - 1)
             # from another device, fetch no more than this
@@ -116,13 +115,6 @@ class Call:
     """Its result, if that is one tensor."""
     data: Tensor = _NO_DATA
     """That result for one example, if it is the same for every input."""
-
-    def ancestors(self) -> "Iterator[Call]":
-        """This call and those around it, innermost first."""
-        call: Call | None = self
-        while call is not None:
-            yield call
-            call = call.parent
 
 
 @dataclass(eq=False, repr=False)
@@ -194,22 +186,19 @@ def read_counts(nodes: Iterable[Node], results: Iterable[Value]) -> Counter[int]
 
 
 def some(mask: Mask) -> bool:
-    """Whether any channel is chosen; much faster than `mask.any()`, and asked many times per node."""
+    """Whether any channel is chosen; this and the next two are much faster than numpy, and called often."""
     return 1 in mask.tobytes()
 
 
 def every(mask: Mask) -> bool:
-    """Whether all channels are chosen."""
     return 0 not in mask.tobytes()
 
 
 def how_many(mask: Mask) -> int:
-    """How many channels are chosen."""
     return mask.tobytes().count(1)
 
 
 def indices(mask: Mask) -> list[int]:
-    """Which channels are chosen."""
     return mask.nonzero()[0].tolist()
 
 

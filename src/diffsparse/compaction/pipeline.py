@@ -1,4 +1,4 @@
-"""`compact`: from a gated model to a smaller one that computes the same."""
+"""`compact`: from a gated model to a smaller one that computes the same; `live_macs`: what that one would cost."""
 
 import warnings
 from dataclasses import dataclass, field
@@ -17,8 +17,8 @@ from diffsparse.compaction.planner import make_plan
 from diffsparse.compaction.verify import Trials, copied, default_tolerance, same_draws
 from diffsparse.errors import SparsityError, SparsityWarning, require_number, require_whole
 from diffsparse.example import Example
-from diffsparse.measuring import Measurement, measure
-from diffsparse.module_tree import copy_training_flags, modules_by_name
+from diffsparse.measuring import Measurement, count, measure
+from diffsparse.module_tree import copy_training_flags, lies_in, modules_by_name
 
 Model = TypeVar("Model", bound=nn.Module)
 
@@ -63,16 +63,12 @@ class Compacted(Generic[Model]):
         return self.plan.kept
 
     def __str__(self) -> str:
-        costs = "\n".join(
-            f"{name:<10} {now:>15,} of {was:>15,} ({now / was if was else 1:.1%})"
-            for name, was, now in (
-                ("MACs", self.before.macs, self.after.macs),
-                ("parameters", self.before.params, self.after.params),
-                ("bytes", self.before.bytes, self.after.bytes),
-            )
-        )
+        lines = [str(self.plan)]
+        for name, key in (("MACs", "macs"), ("parameters", "params"), ("bytes", "bytes")):
+            was, now = getattr(self.before, key), getattr(self.after, key)
+            lines.append(f"{name:<10} {now:>15,} of {was:>15,} ({now / was if was else 1:.1%})")
         apart = "not compared" if self.max_difference is None else f"{self.max_difference:.2g}"
-        return f"{self.plan}\n{costs}\nlargest relative difference {apart}"
+        return "\n".join([*lines, f"largest relative difference {apart}"])
 
 
 # How far the code between layers is trusted to work at other widths: fully at first, not at all in the end. The last
@@ -129,8 +125,9 @@ def compact(
         require_number("tolerance", tolerance, low=0)
     model = check_model(model)
     example = Example.of(example_inputs)
-    small, training = _in_eval_mode(materialise(model))
-    graph, answer = recorded(small, example)
+    small = materialise(model)
+    training = any(module.training for module in modules_by_name(small).values())
+    graph, answer = recorded(small.eval() if training else small, example)
     trials = Trials(example.args, example.kwargs, answer, default_tolerance(small) if tolerance is None else tolerance)
     for problem in filter(None, (_reads_of_data(model, graph), _idle_modules(graph))):
         _warn(problem)
@@ -138,7 +135,7 @@ def compact(
     for attempt in _ATTEMPTS:
         if problems:
             # the failed attempt has cut the recorded model
-            small, _ = _in_eval_mode(materialise(model))
+            small = materialise(model).eval() if training else materialise(model)
             graph.attach(small)
         plan, tensors = make_plan(Analysis(graph, round_to=round_to, **attempt), fold)
         if strict and plan.kept:
@@ -153,7 +150,7 @@ def compact(
             continue
         if training:
             copy_training_flags(model, small)
-        constant = _is_constant(graph)
+        constant = all(value.known or (value.axis is not None and value.fixed.all()) for value in graph.results)
         if constant:
             _warn(f"the output of {type(model).__name__} no longer depends on its input: every path through it is dead")
         return Compacted(
@@ -171,10 +168,9 @@ def compact(
 
 def recorded(model: nn.Module, example: Example) -> tuple[Graph, Any]:
     """The graph and the output of `model`, which must be in eval mode, on copies of the example."""
-    args, kwargs = copied((example.args, example.kwargs))
     try:
         with same_draws():
-            return capture(model, args, kwargs)
+            return capture(model, *copied((example.args, example.kwargs)))
     except Exception:
         # if the model itself does not run, say so with the shapes
         example.run(model)
@@ -212,11 +208,55 @@ def _warn(problem: str) -> None:
     warnings.warn(problem, SparsityWarning, stacklevel=3)
 
 
-def _is_constant(graph: Graph) -> bool:
-    return all(value.known or (value.axis is not None and value.fixed.all()) for value in graph.results)
+class LiveMacs:
+    """Counts the MACs of the live part of a model, as often as asked while it trains.
+
+    The MACs of the whole depend on shapes only and are counted once. Each call then records the model, whose zeros have
+    changed, plans, and takes off what the plan removes.
+
+    Args:
+        model: a gated model, or any model whose scales or weights contain zeros. It is left as it is.
+        example_inputs: a tensor, a tuple of positional arguments or a dictionary of keyword arguments.
+
+    Raises:
+        SparsityError: the model does not run on the example.
+    """
+
+    def __init__(self, model: nn.Module, example_inputs: Any) -> None:
+        self._model = check_model(model)
+        self._example = Example.of(example_inputs)
+        self.whole = count(materialise(self._model), self._example)
+        """What one forward pass costs without compaction."""
+
+    def __call__(self) -> int:
+        """MACs of `compact(model, example_inputs).model` on the example, for the zeros that the model has now."""
+        graph, _ = recorded(materialise(self._model).eval(), self._example)
+        analysis = Analysis(graph)
+        plan, _ = make_plan(analysis)
+        gone = {name for name, action in plan.layers.items() if action.drops_module}
+        total = self.whole.macs
+        total -= sum(macs for name, macs in self.whole.macs_by_module.items() if lies_in(name, gone))
+        for node in analysis.nodes:
+            if node.call is None or not lies_in(node.call.name, gone):
+                before, after = node.rule.macs(node, graph)
+                total += after - before
+        return total
 
 
-def _in_eval_mode(model: nn.Module) -> tuple[nn.Module, bool]:
-    """`model` in eval mode, and whether any part of it was not."""
-    training = any(module.training for module in modules_by_name(model).values())
-    return model.eval() if training else model, training
+def live_macs(model: nn.Module, example_inputs: Any) -> int | None:
+    """MACs of the compact form of `model` on the example, without compacting it; None if it cannot be recorded.
+
+    The count is that of the first plan that `compact` tries. It is exact unless the user's own code insists on a width,
+    so that `compact` falls back to a more careful plan.
+
+    Example:
+        >>> import torch
+        >>> model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 2))
+        >>> _ = model[1].weight.data[:6].zero_()
+        >>> live_macs(model, torch.randn(1, 4))
+        12
+    """
+    try:
+        return LiveMacs(model, example_inputs)()
+    except SparsityError:
+        return None

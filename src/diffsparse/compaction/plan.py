@@ -16,7 +16,7 @@ class Kept:
     """Something that stayed at its full width, and why."""
 
     layer: str
-    """Name of the module, empty for the model itself."""
+    """Name of the module; empty for the model itself."""
     reason: str
     """In words that a user can act on."""
 
@@ -30,7 +30,7 @@ class Plan:
     layers: dict[str, Action]
     """Modules that change, by name, and what happens to them."""
     kept: tuple[Kept, ...] = ()
-    """What stayed and why."""
+    """What stayed, and why."""
     format: int = FORMAT
     """Version of this format."""
 
@@ -51,36 +51,29 @@ class Plan:
 
     @classmethod
     def from_json(cls, text: str | bytes) -> "Plan":
-        """The plan that `to_json` gave; raises a `SparsityError` that names the field if it is no such text."""
+        """The plan that `to_json` gave; for any other text, raises a `SparsityError` that names the field."""
         try:
-            data = from_plain(dict[str, object], json.loads(text), "the text")
+            data: dict[str, Any] = from_plain(dict[str, object], json.loads(text), "the text")
             version = require_whole("format", data["format"], low=1)
             if version == FORMAT:
-                return cls._from_plain(data)
+                layers = from_plain(dict[str, object], data["layers"], "layers")
+                return cls(
+                    tensors=from_plain(dict[str, TensorSlice], data["tensors"], "tensors"),
+                    layers={name: Action.from_plain(entry, f"'{name}' of layers") for name, entry in layers.items()},
+                    kept=from_plain(tuple[Kept, ...], data["kept"], "kept"),
+                )
         except KeyError as error:
             raise SparsityError(f"not a plan of diffsparse: it has no {error}") from error
         except (TypeError, ValueError, RecursionError) as error:
             raise SparsityError(f"not a plan of diffsparse: {error}") from error
         if version > FORMAT:
             raise SparsityError(f"this plan has format {version}, newer than {FORMAT}; update diffsparse")
-        raise SparsityError(
-            f"this plan has format {version} of diffsparse 0.1, which this version does not read; compact the model "
-            "again to get a new plan"
-        )
-
-    @classmethod
-    def _from_plain(cls, data: dict[str, Any]) -> "Plan":
-        layers = from_plain(dict[str, object], data["layers"], "layers")
-        return cls(
-            tensors=from_plain(dict[str, TensorSlice], data["tensors"], "tensors"),
-            layers={name: Action.from_plain(entry, f"'{name}' of layers") for name, entry in layers.items()},
-            kept=from_plain(tuple[Kept, ...], data["kept"], "kept"),
-        )
+        old = f"this plan has format {version} of diffsparse 0.1, which this version does not read"
+        raise SparsityError(f"{old}; compact the model again to get a new plan")
 
     def __str__(self) -> str:
         if not self.layers and not self.kept:
             return "nothing to remove"
-        names = [name or "(model)" for name in self.layers]
-        width = max((len(name) for name in names), default=0)
-        lines = [f"{name:<{width}}  {action}" for name, action in zip(names, self.layers.values(), strict=True)]
+        width = max((len(name or "(model)") for name in self.layers), default=0)
+        lines = [f"{name or '(model)':<{width}}  {action}" for name, action in self.layers.items()]
         return "\n".join([*lines, *(f"kept {entry.layer or '(model)'}: {entry.reason}" for entry in self.kept)])

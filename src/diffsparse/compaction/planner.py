@@ -65,11 +65,11 @@ def _dead_parts(analysis: Analysis) -> tuple[dict[str, TensorSlice], dict[str, A
     """What modules with a method `dead_parts` say of themselves: slices of their tensors, and children that leave."""
     tensors: dict[str, TensorSlice] = {}
     dead: dict[str, Action] = {}
-    for name, module in analysis.modules.items():
-        if not hasattr(type(module), "dead_parts"):
+    for call in analysis.graph.calls:
+        if not hasattr(type(call.module), "dead_parts"):
             continue
-        entries, children = module.dead_parts()  # type: ignore[operator]
-        prefix = f"{name}." if name else ""
+        entries, children = call.module.dead_parts()  # type: ignore[operator]
+        prefix = f"{call.name}." if call.name else ""
         for key, kept in entries.items():
             shape = list(analysis.graph.tensors[prefix + key].shape)
             tensors[prefix + key] = TensorSlice(dims={0: kept}, shape=shape)

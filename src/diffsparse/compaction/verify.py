@@ -1,6 +1,6 @@
 """Run the original and the compact model, and compare."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -22,39 +22,21 @@ def default_tolerance(model: nn.Module) -> float:
     return max((TOLERANCE.get(dtype, 1e-4) for dtype in dtypes), default=1e-4)
 
 
-def random_like(thing: Any, generator: torch.Generator) -> Any:
-    """Random numbers in place of floating-point tensors; everything else as it is."""
-
-    def draw(tensor: Tensor) -> Tensor:
-        if not tensor.is_floating_point():
-            return tensor
-        noise = torch.randn(tensor.shape, generator=generator, dtype=torch.float32)
-        return noise.to(device=tensor.device, dtype=tensor.dtype)
-
-    return map_tensors(draw, thing)
-
-
 def difference(expected: Any, got: Any) -> float:
     """Largest difference between two outputs, relative to the largest entry of the expected one."""
     first, second = list(tensors_in(expected)), list(tensors_in(got))
     if len(first) != len(second):
         raise SparsityError(f"the compact model returns {len(second)} tensors, the original {len(first)}")
-    worst = 0.0
-    for a, b in zip(first, second, strict=True):
-        if a.shape != b.shape:
-            raise SparsityError(f"the compact model returns shape {tuple(b.shape)}, the original {tuple(a.shape)}")
-        if a.numel() == 0:
-            continue
-        if not a.is_floating_point():
-            worst = max(worst, float(not torch.equal(a, b)))
-            continue
-        worst = max(worst, _apart(a.double(), b.double()))
-    return worst
+    return max(map(_difference, first, second), default=0.0)
 
 
-def _apart(a: Tensor, b: Tensor) -> float:
-    """Largest relative difference; infinities and NaN must be in the same places."""
-    odd = ~torch.isfinite(a)
+def _difference(a: Tensor, b: Tensor) -> float:
+    if a.shape != b.shape:
+        raise SparsityError(f"the compact model returns shape {tuple(b.shape)}, the original {tuple(a.shape)}")
+    if not a.is_floating_point():
+        return float(not torch.equal(a, b))
+    a, b, odd = a.double(), b.double(), ~torch.isfinite(a)
+    # infinities and NaN must be in the same places
     if not torch.equal(odd, ~torch.isfinite(b)) or not torch.equal(a[odd].nan_to_num(), b[odd].nan_to_num()):
         return float("inf")
     if bool(odd.all()):
@@ -78,62 +60,36 @@ class Trials:
 
     def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any], answer: Any, tolerance: float) -> None:
         self.tolerance = tolerance
-        self._example = (args, kwargs)
-        self._answer = answer
+        self._example, self._answer = (args, kwargs), answer
         self._others: dict[bool, list[tuple[Any, Any]]] = {}
 
     def note_answers(self, original: nn.Module, *, any_size: bool = True) -> None:
         """Run the original, before anything is done to it; `any_size` as for the compact model."""
-        if any_size not in self._others:
-            answered = ((trial, _answer(original, trial)) for trial in _trials(self._example, any_size))
-            taken = [(trial, answer) for trial, answer in _until_telling(answered) if answer is not None]
-            self._others[any_size] = taken[-1:]
+        if any_size in self._others:
+            return
+        self._others[any_size] = []
+        for trial in _trials(self._example, any_size):
+            try:
+                answer = run_on_copies(original, trial)
+            except Exception:
+                # whatever the user's model raises, it does not take this input
+                continue
+            self._others[any_size] = [(trial, answer)]
+            # NaN everywhere would hide a difference
+            if all(bool(torch.isfinite(tensor).any()) for tensor in tensors_in(answer)):
+                return
 
     def check(self, compacted: nn.Module, *, any_size: bool = True) -> float:
         """The largest difference; raise if it is more than the tolerance."""
-        difference = self.largest_difference(compacted, any_size=any_size)
-        if not difference <= self.tolerance:
-            raise SparsityError(
-                f"outputs differ by {difference:.3g} relative, more than the tolerance of {self.tolerance:g}"
-            )
-        return difference
+        apart = self.largest_difference(compacted, any_size=any_size)
+        if not apart <= self.tolerance:
+            raise SparsityError(f"outputs differ by {apart:.3g} relative; the tolerance is {self.tolerance:g}")
+        return apart
 
     def largest_difference(self, compacted: nn.Module, *, any_size: bool = True) -> float:
         """Largest relative difference of the outputs; other sizes are left out unless `any_size`."""
         trials = [(self._example, self._answer), *self._others[any_size]]
         return max(difference(answer, run_on_copies(compacted, trial)) for trial, answer in trials)
-
-
-def _trials(example: Any, any_size: bool) -> Iterator[Any]:
-    """Inputs to try, the most telling first; smaller sizes than the example's show as much as larger ones."""
-    generator = torch.Generator().manual_seed(0)
-    if any_size:
-        yield random_like(_one_more(_resized(example, _quarter)), generator)
-        yield random_like(_one_more(_resized(example, _half)), generator)
-        yield random_like(_resized(example, _half), generator)
-        yield random_like(_one_more(_resized(example)), generator)
-    yield random_like(_one_more(example), generator)
-    yield random_like(example, generator)
-    # for a model that does not take random numbers
-    if any_size:
-        yield _one_more(_resized(example))
-    yield _one_more(example)
-
-
-def _until_telling(answered: Iterable[tuple[Any, Any]]) -> Iterator[tuple[Any, Any]]:
-    """Trials up to the first whose answer has a finite number in every tensor."""
-    for trial, answer in answered:
-        yield trial, answer
-        if answer is not None and all(bool(torch.isfinite(tensor).any()) for tensor in tensors_in(answer)):
-            return
-
-
-def _answer(model: nn.Module, trial: Any) -> Any:
-    try:
-        return run_on_copies(model, trial)
-    except Exception:
-        # whatever the user's model raises, it does not take this input
-        return None
 
 
 @contextmanager
@@ -147,7 +103,7 @@ def same_draws() -> Iterator[None]:
 
 
 def copied(thing: Any) -> Any:
-    """`thing` with copies of its tensors, which a model may write to."""
+    """`thing` with copies of its tensors, so that a model may write to them."""
     return map_tensors(torch.clone, thing)
 
 
@@ -156,6 +112,34 @@ def run_on_copies(model: nn.Module, trial: Any) -> Any:
     args, kwargs = copied(trial)
     with same_draws():
         return model(*args, **kwargs)
+
+
+def _trials(example: Any, any_size: bool) -> Iterator[Any]:
+    """Inputs to try, the most telling first; smaller sizes than the example's show as much as larger ones."""
+    generator = torch.Generator().manual_seed(0)
+    if any_size:
+        yield random_like(_one_more(_resized(example, _quarter)), generator)
+        yield random_like(_one_more(_resized(example, _half)), generator)
+        yield random_like(_resized(example, _half), generator)
+        yield random_like(_one_more(_resized(example, _larger)), generator)
+    yield random_like(_one_more(example), generator)
+    yield random_like(example, generator)
+    # for a model that does not take random numbers
+    if any_size:
+        yield _one_more(_resized(example, _larger))
+    yield _one_more(example)
+
+
+def random_like(thing: Any, generator: torch.Generator) -> Any:
+    """Random numbers in place of floating-point tensors; everything else as it is."""
+
+    def draw(tensor: Tensor) -> Tensor:
+        if not tensor.is_floating_point():
+            return tensor
+        noise = torch.randn(tensor.shape, generator=generator, dtype=torch.float32)
+        return noise.to(device=tensor.device, dtype=tensor.dtype)
+
+    return map_tensors(draw, thing)
 
 
 def _one_more(thing: Any) -> Any:
@@ -168,11 +152,15 @@ def _quarter(size: int) -> int:
 
 
 def _half(size: int) -> int:
-    return size // 2 + 1 if size > 2 else size + 1
+    return size // 2 + 1 if size > 2 else _larger(size)
 
 
-def _resized(thing: Any, change: Callable[[int], int] = lambda size: size + 1) -> Any:
-    """Images of another size, by default one pixel larger in each spatial dimension."""
+def _larger(size: int) -> int:
+    return size + 1
+
+
+def _resized(thing: Any, change: Callable[[int], int]) -> Any:
+    """Images with each spatial size changed."""
 
     def resize(tensor: Tensor) -> Tensor:
         if tensor.dim() < 3 or not tensor.is_floating_point():

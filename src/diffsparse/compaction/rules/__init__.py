@@ -6,18 +6,35 @@ from typing import Any
 from torch import nn
 
 from diffsparse.compaction.graph import Graph, Node
-from diffsparse.compaction.op_names import canonical
 from diffsparse.compaction.rules import layers, movement, pointwise, spatial
 from diffsparse.compaction.rules.base import OPAQUE, EachChannel, Rule, argument, pin, read_all, unite, widen
 from diffsparse.compaction.rules.pointwise import POINTWISE
 from diffsparse.errors import SparsityError
 
-__all__ = ["OPAQUE", "POINTWISE", "EachChannel", "RULES", "Rule", "argument", "describe", "pin", "read_all"]
-__all__ += ["register_rule", "true_attributes", "unite", "widen"]
+__all__ = ["OPAQUE", "POINTWISE", "EachChannel", "RULES", "Rule", "argument", "canonical", "describe"]
+__all__ += ["pin", "read_all", "register_rule", "true_attributes", "unite", "widen"]
 
 RULES: dict[str, Rule] = {}
 """Rules by the canonical name of the operator."""
 _BY_MODULE: dict[type[nn.Module], Rule] = {}
+_RENAMED = {
+    **dict.fromkeys(["radd", "iadd"], "add"),
+    **dict.fromkeys(["isub", "subtract"], "sub"),
+    **dict.fromkeys(["imul", "rmul", "multiply"], "mul"),
+    **dict.fromkeys(["truediv", "itruediv", "divide"], "div"),
+    **dict.fromkeys(["concat", "concatenate"], "cat"),
+    "T.__get__": "transpose_all",
+}
+
+
+def canonical(func: Callable[..., Any]) -> str:
+    """One name for `torch.relu`, `F.relu`, `Tensor.relu_` and friends."""
+    name: str = getattr(func, "__name__", "unknown")
+    if name == "__get__":
+        name = getattr(getattr(func, "__self__", None), "__name__", "unknown") + ".__get__"
+    else:
+        name = name.strip("_")
+    return _RENAMED.get(name, name)
 
 
 def register_rule(op: str | Callable[..., Any], rule: Rule, *, replace: bool = False) -> None:

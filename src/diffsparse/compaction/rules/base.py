@@ -56,7 +56,7 @@ class Rule:
         """MACs of this call before and after; only those that compaction can make fewer."""
         return 0, 0
 
-    def true_attributes(self, module: nn.Module) -> dict[str, int]:
+    def true_attributes(self, module: Any) -> dict[str, int]:
         """What one of `modules` should say of its widths, from the tensors that it holds."""
         return {}
 
@@ -130,16 +130,14 @@ def widen(value: Value, mask: Mask) -> bool:
     return True
 
 
+_NUMPY_NAMES = {"dim": "axis", "keepdim": "keepdims", "input": "x"}
+
+
 def argument(node: Node, position: int, name: str, default: Any = None) -> Any:
     """An argument of the recorded call, given by position, by name or by the name that numpy has for it."""
     if len(node.args) > position:
         return node.args[position]
-    if name in node.kwargs:
-        return node.kwargs[name]
-    return node.kwargs.get(_NUMPY_NAMES.get(name, name), default)
-
-
-_NUMPY_NAMES = {"dim": "axis", "keepdim": "keepdims", "input": "x"}
+    return node.kwargs.get(name, node.kwargs.get(_NUMPY_NAMES.get(name, name), default))
 
 
 def numbers_along(tensor: Tensor, dim: int) -> tuple[Mask, np.ndarray[Any, np.dtype[np.float64]]]:

@@ -3,7 +3,7 @@
 from typing import Any, ClassVar
 
 import numpy as np
-from torch import Tensor, nn
+from torch import Tensor
 
 from diffsparse.compaction.actions import TensorSlice
 from diffsparse.compaction.graph import Call, Graph, Mask, Node, Value, every, indices, some
@@ -110,8 +110,8 @@ class Layer:
 class LayerRule(Rule):
     """The rule of a kind of layer: its operators, its modules, the roles of its tensors and how they are cut."""
 
-    roles: ClassVar[dict[str, tuple[int, str]]]
-    """Where the operator takes each of its tensors: position and keyword."""
+    roles: ClassVar[tuple[str, ...]]
+    """Keywords of its tensors, in the order in which the operator takes them after its operand."""
 
     def layer_of(self, node: Node, axis: int) -> Layer | None:
         """The layer of a node; None if one of its tensors is not a parameter itself.
@@ -119,8 +119,8 @@ class LayerRule(Rule):
         An operand whose channels do not lie along `axis` is read whole, through a stand-in.
         """
         names = {}
-        for role, (position, keyword) in self.roles.items():
-            value = node.args[position] if position < len(node.args) else node.kwargs.get(keyword)
+        for position, role in enumerate(self.roles, 1):
+            value = argument(node, position, role)
             if value is None:
                 continue
             if not isinstance(value, Value) or value.parameter is None:
@@ -131,7 +131,7 @@ class LayerRule(Rule):
             return Layer(source, node.output, names)
         return Layer(Value(source.shape, depends_on_input=True), node.output, names, given=source)
 
-    def window(self, module: nn.Module) -> list[list[int]] | None:
+    def window(self, module: Any) -> list[list[int]] | None:
         """How the module changes each spatial size, as `adaptors.Constant` has it; None if it does not."""
         return None
 

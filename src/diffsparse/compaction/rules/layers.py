@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 
-from diffsparse.compaction.graph import Graph, Mask, Node, all_channels, as_array, as_mask, every, some
+from diffsparse.compaction.graph import Graph, Mask, Node, all_channels, as_array, as_mask, some
 from diffsparse.compaction.rules.base import Rule, argument, pin, unite, widen
 from diffsparse.compaction.rules.layer import Layer, LayerRule, ragged_pays, regular
 
@@ -19,7 +19,7 @@ class Linear(LayerRule):
 
     reason = "weights that are computed, not stored"
     modules: ClassVar[tuple[type[nn.Module], ...]] = (nn.Linear,)
-    roles: ClassVar = {"weight": (1, "weight"), "bias": (2, "bias")}
+    roles = ("weight", "bias")
     spatial: int = 0
     """How many dimensions lie behind the channels."""
     transposed: ClassVar[bool] = False
@@ -64,13 +64,10 @@ class Linear(LayerRule):
 
     def _fixed(self, layer: Layer, outputs: int) -> Mask | None:
         """Outputs that read no live input; None if there are none."""
-        if layer.pairs is None and (layer.input.axis is None or not every(layer.input.fixed)):
-            return None
         live = self._live_inputs(layer, layer.folds)
         if layer.pairs is None:
             return None if some(live) else all_channels(outputs)
-        live = live.reshape(layer.groups, 1, -1)
-        reads = layer.pairs.reshape(layer.groups, outputs // layer.groups, -1) & live
+        reads = layer.pairs.reshape(layer.groups, outputs // layer.groups, -1) & live.reshape(layer.groups, 1, -1)
         return np.asarray(~np.logical_or.reduce(reads, axis=2).reshape(-1))
 
     def needs(self, node: Node) -> None:
@@ -89,10 +86,9 @@ class Linear(LayerRule):
         live = self._live_inputs(layer, layer.folds and layer.free)
         if layer.pairs is None:
             return live if some(rows) else np.zeros_like(live)
-        live = live.reshape(layer.groups, -1)
         pairs = layer.pairs.reshape(layer.groups, -1, layer.pairs.shape[1])
-        read = np.logical_or.reduce(pairs & rows.reshape(layer.groups, -1, 1), axis=1) & live
-        return np.asarray(read.reshape(-1))
+        read = np.logical_or.reduce(pairs & rows.reshape(layer.groups, -1, 1), axis=1)
+        return np.asarray(read.reshape(-1) & live)
 
     def unify_widths(self, node: Node) -> bool:
         layer: Layer = node.layer
@@ -119,8 +115,8 @@ class Linear(LayerRule):
         pairs = sum(height * width for height, width in layer.block_sizes)
         return positions * weight.numel(), positions * pairs * prod(weight.shape[2:])
 
-    def true_attributes(self, module: nn.Module) -> dict[str, int]:
-        outputs, inputs = module.weight.shape  # type: ignore[misc]
+    def true_attributes(self, module: Any) -> dict[str, int]:
+        outputs, inputs = module.weight.shape
         return {"in_features": inputs, "out_features": outputs}
 
 
@@ -132,17 +128,15 @@ class Convolution(Linear):
     def __init__(self, spatial: int) -> None:
         self.spatial = spatial
 
-    def window(self, module: nn.Module) -> list[list[int]] | None:
-        assert isinstance(module, _ConvNd)
+    def window(self, module: Any) -> list[list[int]] | None:
         if module.padding == "same":
             return None
         padding = (0,) * len(module.kernel_size) if module.padding == "valid" else module.padding
-        settings: list[tuple[Any, ...]] = [module.kernel_size, module.stride, tuple(padding), module.dilation]
-        settings += [module.output_padding] if self.transposed else []
-        return [[int(s) for s in setting] for setting in zip(*settings, strict=True)]
+        extra = [module.output_padding] if self.transposed else []
+        settings = zip(module.kernel_size, module.stride, padding, module.dilation, *extra, strict=True)
+        return [list(map(int, setting)) for setting in settings]
 
-    def true_attributes(self, module: nn.Module) -> dict[str, int]:
-        assert isinstance(module, _ConvNd)
+    def true_attributes(self, module: Any) -> dict[str, int]:
         outputs, inputs = module.weight.shape[:2]
         return {"in_channels": inputs * module.groups, "out_channels": outputs}
 
@@ -153,8 +147,7 @@ class TransposedConvolution(Convolution):
     modules = (_ConvTransposeNd,)
     transposed = True
 
-    def true_attributes(self, module: nn.Module) -> dict[str, int]:
-        assert isinstance(module, _ConvTransposeNd)
+    def true_attributes(self, module: Any) -> dict[str, int]:
         inputs, outputs = module.weight.shape[:2]
         return {"in_channels": inputs, "out_channels": outputs * module.groups}
 
@@ -164,12 +157,7 @@ class BatchNorm(LayerRule):
 
     reason = "channels that do not lie along dimension 1"
     modules = (_NormBase,)
-    roles: ClassVar = {
-        "running_mean": (1, "running_mean"),
-        "running_var": (2, "running_var"),
-        "weight": (3, "weight"),
-        "bias": (4, "bias"),
-    }
+    roles = ("running_mean", "running_var", "weight", "bias")
 
     def infer(self, node: Node, graph: Graph) -> bool:
         layer = self.layer_of(node, 1)
@@ -200,8 +188,7 @@ class BatchNorm(LayerRule):
         layer.rows = layer.columns = out.keep
         return changed
 
-    def true_attributes(self, module: nn.Module) -> dict[str, int]:
-        assert isinstance(module, _NormBase)
+    def true_attributes(self, module: Any) -> dict[str, int]:
         like = module.running_mean if module.running_mean is not None else module.weight
         return {} if like is None else {"num_features": like.shape[0]}
 

@@ -95,7 +95,7 @@ _BY_POSITION = {"channel_shuffle", "native_channel_shuffle", "index_select", "ch
 
 
 class PixelShuffle(Rule):
-    """A channel of the output is made of r^2 channels of the input, which live and die together."""
+    """Each channel of the output is made of r^2 channels of the input, which stay or go together."""
 
     reason = "channels become pixels"
 

@@ -1,7 +1,6 @@
 """Operators that work entry by entry, with broadcasting: activations, sums, products."""
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from torch import Tensor, nn
@@ -10,32 +9,8 @@ from diffsparse.compaction.actions import TensorSlice
 from diffsparse.compaction.graph import Graph, Mask, Node, Value, every, indices, single_number
 from diffsparse.compaction.rules.base import Rule, numbers_along, pin, read_all, unite
 
-
-@dataclass
-class Operand:
-    """A tensor operand against the channel axis of the result."""
-
-    value: Value
-    dim: int | None
-    """Its dimension that lies along the channels; None if it is broadcast over them."""
-
-
-def _common_axis(values: list[Value]) -> int | None:
-    """Where the channels of all these values lie, counted from the end; None if they do not lie along one dimension."""
-    common = None
-    for value in values:
-        if value.channel_of_entry is not None:
-            return None
-        if value.axis is not None:
-            axis = value.axis - len(value.shape)
-            if common is not None and axis != common:
-                return None
-            common = axis
-    return common
-
-
-def _is_zero(value: Value) -> bool:
-    return value.axis is not None and every(value.fixed) and not value.numbers.any()
+Operand: TypeAlias = tuple[Value, int | None]
+"""A tensor, and its dimension along the channels of the result; None if it is broadcast over them."""
 
 
 class Pointwise(Rule):
@@ -45,70 +20,58 @@ class Pointwise(Rule):
 
     def infer(self, node: Node, graph: Graph) -> bool:
         out = node.output
-        from_the_end = _common_axis(node.inputs)
-        if from_the_end is None or not isinstance(node.result, Tensor) or out.channel_of_entry is not None:
-            return False
-        axis = from_the_end + len(out.shape)
-        if axis < 0:
+        axes = {value.dim for value in node.inputs if value.axis is not None}
+        moving = any(value.channel_of_entry is not None for value in [*node.inputs, out])
+        axis = max(axes, default=0) + len(out.shape)
+        if len(axes) != 1 or moving or axis < 0 or not isinstance(node.result, Tensor):
             return False
         node.details = self.operands(node, axis)
-        for operand in node.details:
-            if not self._aligned(operand):
-                return False
+        if any(dim not in (None, value.axis) and value.parameter is None for value, dim in node.details):
+            return False
         out.track(axis, self._fixed(node, graph, out.shape[axis]), node.result)
         if takes_number(node.op, node.args, node.kwargs):
             # the number may differ next time, but a zero that stays zero is known
-            zeros = np.logical_and.reduce(
-                [v.zero for v in node.inputs if v.axis is not None and v.channels == out.channels]
-            )
-            out.fixed = out.fixed & (out.numbers == 0) & zeros
-            out.known = out.known and bool(out.fixed.all())
-        self._note_equal(node, graph)
+            zeros = [v.zero for v in node.inputs if v.axis is not None and v.channels == out.channels]
+            out.fixed = out.fixed & (out.numbers == 0) & np.logical_and.reduce(zeros)
+            out.known = out.known and every(out.fixed)
+        self._note_equal(node)
         return True
 
     @staticmethod
     def operands(node: Node, axis: int) -> list[Operand]:
         """Every operand with the dimension that lies along the channels of the result."""
-        found, shape = [], node.output.shape
+        found: list[Operand] = []
+        shape = node.output.shape
         for value in node.inputs:
             dim = axis - len(shape) + len(value.shape)
             along = dim >= 0 and value.shape[dim] == shape[axis] and (shape[axis] > 1 or value.axis is not None)
-            found.append(Operand(value, dim if along else None))
+            found.append((value, dim if along else None))
         return found
 
-    @staticmethod
-    def _aligned(operand: Operand) -> bool:
-        value = operand.value
-        return operand.dim is None or value.axis == operand.dim or value.parameter is not None
-
     def _fixed(self, node: Node, graph: Graph, count: int) -> Mask:
-        fixed: Any = None
+        fixed: Any = True
         vanishing: Any = False
-        for position, operand in enumerate(node.details):
-            constant, numbers = self._constant(operand, graph)
-            fixed = constant if fixed is None else fixed & constant
+        for position, (value, dim) in enumerate(node.details):
+            constant, numbers = self._constant(value, dim, graph)
+            fixed = fixed & constant
             if node.op == "mul" or (node.op == "div" and position == 0):
                 vanishing = vanishing | (constant & (numbers == 0))
-        if vanishing is not False:
-            fixed = fixed | vanishing
+        fixed = fixed | vanishing
         return np.asarray(fixed if np.shape(fixed) == (count,) else np.full(count, fixed))
 
     @staticmethod
-    def _constant(operand: Operand, graph: Graph) -> tuple[Any, Any]:
+    def _constant(value: Value, dim: int | None, graph: Graph) -> tuple[Any, Any]:
         """Where the operand is one number, and which: per channel or, if it is broadcast, for all."""
-        value = operand.value
         if value.axis is not None:
             return value.fixed, value.numbers
         stored = graph.tensors[value.parameter] if value.parameter is not None else None
         number = value.number if stored is None else single_number(stored)
         if number is not None:
             return True, number
-        if stored is None or operand.dim is None:
-            return False, 0.0
-        return numbers_along(stored, operand.dim)
+        return (False, 0.0) if stored is None or dim is None else numbers_along(stored, dim)
 
     @staticmethod
-    def _note_equal(node: Node, graph: Graph) -> None:
+    def _note_equal(node: Node) -> None:
         """x + 0 is x."""
         if node.op not in {"add", "sub"} or len(node.args) != 2 or node.kwargs or len(node.inputs) != 2:
             return
@@ -119,69 +82,64 @@ class Pointwise(Rule):
             node.output.same_as = second
 
     def needs(self, node: Node) -> None:
-        for operand in node.details:
-            if operand.dim is None or operand.value.channel_of_entry is not None:
-                read_all(operand.value)
-            elif operand.value.axis is not None:
-                operand.value.need |= node.output.need
+        for value, dim in node.details:
+            if dim is None or value.channel_of_entry is not None:
+                read_all(value)
+            elif value.axis is not None:
+                value.need |= node.output.need
 
     def unify_widths(self, node: Node) -> bool:
         if node.rigid:
             return pin([node.output, *node.inputs])
-        operands = [o for o in node.details if o.value.axis is not None]
-        changed = unite([node.output, *(o.value for o in operands if o.dim is not None)])
-        return pin([o.value for o in operands if o.dim is None]) or changed
+        changed = unite([node.output, *(v for v, dim in node.details if dim is not None and v.axis is not None)])
+        return pin([v for v, dim in node.details if dim is None]) or changed
 
     def slices(self, node: Node, graph: Graph) -> dict[str, TensorSlice]:
         if every(node.output.keep):
             return {}
-        return {
-            operand.value.parameter: TensorSlice(
-                dims={operand.dim: indices(node.output.keep)}, shape=list(operand.value.shape)
-            )
-            for operand in node.details
-            if operand.value.parameter is not None and operand.dim is not None
-        }
+        kept = indices(node.output.keep)
+        stored = [(v, dim) for v, dim in node.details if v.parameter is not None and dim is not None]
+        return {value.parameter: TensorSlice(dims={dim: kept}, shape=list(value.shape)) for value, dim in stored}
+
+
+def _is_zero(value: Value) -> bool:
+    return value.axis is not None and every(value.fixed) and not value.numbers.any()
 
 
 class PRelu(Pointwise):
-    """A slope for all channels, or one for each of them, which lie along dimension 1."""
+    """One slope for all channels, or one per channel; channels lie along dimension 1."""
 
     modules = (nn.PReLU,)
 
     @staticmethod
     def operands(node: Node, axis: int) -> list[Operand]:
         value, slope = node.inputs
-        return [Operand(value, axis), Operand(slope, 0 if slope.shape[0] > 1 else None)]
+        return [(value, axis), (slope, 0 if slope.shape[0] > 1 else None)]
 
     def infer(self, node: Node, graph: Graph) -> bool:
         return node.inputs[0].axis == 1 and super().infer(node, graph)
 
-    def true_attributes(self, module: nn.Module) -> dict[str, int]:
-        assert isinstance(module, nn.PReLU)
+    def true_attributes(self, module: Any) -> dict[str, int]:
         return {"num_parameters": module.weight.numel()}
 
 
 class Identity(Pointwise):
-    """Gives its operand back: dropout in eval mode, contiguous, clone."""
+    """Returns its operand: dropout in eval mode, contiguous, clone."""
 
     def infer(self, node: Node, graph: Graph) -> bool:
-        if node.op.endswith("dropout") and node.kwargs.get("training", False) is True:
-            return False
-        if not super().infer(node, graph):
+        draws = node.op.endswith("dropout") and node.kwargs.get("training", False) is True
+        if draws or not super().infer(node, graph):
             return False
         node.output.same_as = node.inputs[0]
         return True
 
 
+_NUMBERS = (int, float)
 _TAKE_NUMBERS = {
     *("add", "sub", "rsub", "mul", "div", "rdiv", "rtruediv", "pow", "rpow"),
     *("clamp", "clip", "clamp_min", "clamp_max", "threshold", "where", "masked_fill", "lerp", "addcmul"),
     *("gt", "ge", "lt", "le", "eq", "ne", "maximum", "minimum"),
 }
-
-
-_NUMBERS = (int, float)
 
 
 def takes_number(op: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
@@ -190,8 +148,6 @@ def takes_number(op: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool
 
 
 POINTWISE = Pointwise()
-IDENTITY = Identity()
-
 _ENTRY_BY_ENTRY = [
     *("relu", "relu6", "elu", "selu", "celu", "gelu", "silu", "mish", "hardswish", "hardsigmoid", "hardtanh"),
     *("leaky_relu", "softplus", "softsign", "tanh", "sigmoid", "log_sigmoid", "tanhshrink", "hardshrink"),
@@ -201,11 +157,10 @@ _ENTRY_BY_ENTRY = [
     *("log1p", "expm1", "sin", "cos", "add", "sub", "rsub", "mul", "div", "rdiv", "rtruediv", "maximum"),
     *("minimum", "float", "double", "half", "bfloat16", "to", "type"),
 ]
+_GIVE_BACK = ["dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "contiguous", "clone", "detach"]
 
 OPERATORS: dict[str, Rule] = {
     **dict.fromkeys(_ENTRY_BY_ENTRY, POINTWISE),
-    **dict.fromkeys(
-        ["dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "contiguous", "clone", "detach"], IDENTITY
-    ),
+    **dict.fromkeys(_GIVE_BACK, Identity()),
     "prelu": PRelu(),
 }
