@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from diffsparse import MatrixGate, SignedGate, SimplexGate, SparseSum, SparsityError
+from diffsparse import MatrixGate, SignedGate, SimplexGate, SparseSum, SparsityError, compact
 
 GATES = {
     "simplex": lambda rgf=None: SimplexGate.from_values(torch.tensor([0.7, 0.0, 0.3], dtype=torch.float64), rgf=rgf),
@@ -133,3 +133,10 @@ def test_refuses_outputs_of_different_shapes(train):
     mix = SparseSum([nn.Linear(4, 2), nn.Linear(4, 1)]).train(train)
     with pytest.raises(SparsityError, match=r"component 1 gives \(5, 1\), those before it \(5, 2\)"):
         mix(torch.randn(5, 4))
+
+
+def test_a_component_that_is_there_twice_counts_twice_after_compaction():
+    shared = nn.Linear(3, 3)
+    mix = SparseSum([shared, shared, nn.Linear(3, 3)], SignedGate.from_values([0.5, 0.3, 0.2])).eval()
+    model, x = nn.Sequential(mix), torch.randn(4, 3)
+    torch.testing.assert_close(compact(model, x).model(x), model(x))
