@@ -5,7 +5,7 @@ import random
 import warnings
 from collections.abc import Callable, Sequence
 from itertools import product
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -119,8 +119,7 @@ def _network(operator: Callable[..., Tensor], inputs: int, spatial: int, width: 
 
 def _layer(inputs: int, outputs: int, spatial: int, kernel: int) -> nn.Module:
     kind: Any = [nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d][spatial]
-    layer: nn.Module = kind(inputs, outputs, *([kernel, 1, kernel // 3] if spatial else []))
-    return layer
+    return cast(nn.Module, kind(inputs, outputs, *([kernel, 1, kernel // 3] if spatial else [])))
 
 
 def _images(spatial: int, batch: int = 2, size: int = 9) -> Tensor:

@@ -7,17 +7,5 @@ from diffsparse.compaction.pipeline import Compacted, LiveMacs, compact, live_ma
 from diffsparse.compaction.plan import Plan
 from diffsparse.compaction.rules import Rule, register_rule
 
-__all__ = [
-    "Compacted",
-    "Graph",
-    "LiveMacs",
-    "Node",
-    "Plan",
-    "Rule",
-    "Value",
-    "apply_plan",
-    "compact",
-    "live_macs",
-    "register_rule",
-    "slice_optimizer",
-]
+__all__ = ["Compacted", "Graph", "LiveMacs", "Node", "Plan", "Rule", "Value", "apply_plan", "compact", "live_macs"]
+__all__ += ["register_rule", "slice_optimizer"]

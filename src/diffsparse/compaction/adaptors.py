@@ -1,7 +1,7 @@
 """Modules and hooks that stand in a compact model: select, expand, constants, groups of different sizes."""
 
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -130,14 +130,14 @@ class RaggedConv(nn.Module):
         blocks: outputs and inputs of each group.
     """
 
+    weight: nn.Parameter
     bias: nn.Parameter | None
 
-    def __init__(self, conv: nn.Module, blocks: list[tuple[int, int]]) -> None:
+    def __init__(self, conv: Any, blocks: list[tuple[int, int]]) -> None:
         super().__init__()
-        assert isinstance(conv, nn.modules.conv._ConvNd)
         self.blocks = list(blocks)
         self.stride, self.padding, self.dilation = conv.stride, conv.padding, conv.dilation
-        self.weight, self.bias = conv.weight, cast(nn.Parameter | None, conv.bias)
+        self.weight, self.bias = conv.weight, conv.bias
 
     def forward(self, input: Tensor) -> Tensor:
         convolve = _CONVOLVE[self.weight.dim() - 2]

@@ -186,10 +186,8 @@ class Analysis:
             self._round(values)
 
     def _settle(self) -> None:
-        """Unify widths, backward and forward in turns, until a turn changes nothing.
-
-        Free layers are left out: what they read and compute is kept already.
-        """
+        """Unify widths, backward and forward in turns, until a turn changes nothing."""
+        # without free layers, because what they read and compute is kept already
         order, changed = [node for node in self.nodes if node.layer is None or not node.layer.free], True
         while changed:
             order, changed = order[::-1], False

@@ -7,11 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.module import (
-    _global_forward_hooks_with_kwargs,
-    register_module_forward_hook,
-    register_module_forward_pre_hook,
-)
+from torch.nn.modules import module as hooks
 from torch.overrides import TorchFunctionMode
 from torch.utils.hooks import RemovableHandle
 
@@ -76,7 +72,6 @@ class _Recorder(TorchFunctionMode):
         return self._values.get(id(tensor)) or self.note(tensor, Value(tuple(tensor.shape), depends_on_input=True))
 
     def note(self, tensor: Tensor, value: Value) -> Value:
-        """From now on `tensor` has this value."""
         key = id(tensor)
         if key not in self._values:
             self.alive[key] = weakref.ref(tensor, lambda _: self._forget(key))
@@ -87,7 +82,6 @@ class _Recorder(TorchFunctionMode):
         del self.alive[key], self._values[key]
 
     def watch(self) -> list[RemovableHandle]:
-        """Watch every call of a module."""
         # global hooks are faster than one hook per module, but run before the hooks of the module itself
         hooked = {module for module in self.names if module._forward_hooks}
 
@@ -96,8 +90,8 @@ class _Recorder(TorchFunctionMode):
                 self._end(module, args, kwargs, output)
 
         everywhere = [
-            register_module_forward_pre_hook(self._begin),
-            register_module_forward_hook(unless_hooked if hooked else self._end, with_kwargs=True),
+            hooks.register_module_forward_pre_hook(self._begin),
+            hooks.register_module_forward_hook(unless_hooked if hooked else self._end, with_kwargs=True),
         ]
         return everywhere + [module.register_forward_hook(self._end, with_kwargs=True) for module in hooked]
 
@@ -232,7 +226,7 @@ def capture(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
         for handle in handles:
             handle.remove()
             # torch does not, and torch.compile mistakes what is left for a hook
-            _global_forward_hooks_with_kwargs.pop(handle.id, None)
+            hooks._global_forward_hooks_with_kwargs.pop(handle.id, None)
     recorder.graph.results = [recorder.value(tensor) for tensor in tensors_in(output)]
     if not recorder.graph.results:
         raise SparsityError(f"{type(model).__name__} returned a {type(output).__name__} in which no tensor was found")

@@ -14,7 +14,7 @@ from diffsparse.module_tree import modules_by_name, tensors_by_name
 Mask: TypeAlias = np.ndarray[Any, np.dtype[np.bool_]]
 Shape: TypeAlias = tuple[int, ...]
 
-_NO_CHANNELS, _NO_NUMBERS = np.zeros(0, bool), np.zeros(0)
+NO_CHANNELS, _NO_NUMBERS = np.zeros(0, bool), np.zeros(0)
 
 
 class Value:
@@ -33,13 +33,13 @@ class Value:
     # defaults are class attributes, because there are thousands of values
     axis: int | None = None
     """The dimension whose entries are channels; None if no rule tracks them."""
-    fixed: Mask = _NO_CHANNELS
+    fixed: Mask = NO_CHANNELS
     """Channels that are one number at every entry, for every input of every size. Shared: do not write to it."""
     numbers: np.ndarray[Any, np.dtype[np.float64]] = _NO_NUMBERS
     """That number, for fixed channels."""
-    need: Mask = _NO_CHANNELS
+    need: Mask = NO_CHANNELS
     """Channels whose contents are read."""
-    keep: Mask = _NO_CHANNELS
+    keep: Mask = NO_CHANNELS
     """Channels that are physically there after compaction; several values may share one mask."""
     number: float | None = None
     """What it holds, if it is a single number that was computed and is the same for every input."""
@@ -164,9 +164,8 @@ class Graph:
     results: list[Value]
     """Tensors that the model returned."""
     tensors: dict[str, Tensor]
-    """Parameters and buffers by name."""
+    """Parameters and buffers, by name."""
     modules: dict[str, nn.Module] = field(default_factory=dict)
-    """Modules by name."""
 
     def attach(self, model: nn.Module) -> None:
         """Take modules and tensors from `model`, another copy of the recorded model."""
@@ -202,11 +201,6 @@ def indices(mask: Mask) -> list[int]:
     return mask.nonzero()[0].tolist()
 
 
-def all_channels(count: int | tuple[int, ...]) -> Mask:
-    """A mask that chooses every channel, or every pair of channels."""
-    return np.ones(count, bool)
-
-
 def single_number(tensor: Tensor) -> float | None:
     """What a tensor of one number holds."""
     return float(tensor.detach()) if tensor.numel() == 1 and tensor.is_floating_point() else None
@@ -215,8 +209,3 @@ def single_number(tensor: Tensor) -> float | None:
 def as_array(tensor: Tensor) -> np.ndarray[Any, Any]:
     """The tensor for numpy, which does not know bfloat16; memory is shared where possible."""
     return np.asarray((tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy(force=True))
-
-
-def as_mask(tensor: Tensor) -> Mask:
-    """Where a tensor is not zero, as a mask."""
-    return np.asarray(as_array(tensor) != 0)

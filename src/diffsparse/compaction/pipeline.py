@@ -130,7 +130,7 @@ def compact(
     graph, answer = recorded(small.eval() if training else small, example)
     trials = Trials(example.args, example.kwargs, answer, default_tolerance(small) if tolerance is None else tolerance)
     for problem in filter(None, (_reads_of_data(model, graph), _idle_modules(graph))):
-        _warn(problem)
+        warnings.warn(problem, SparsityWarning, stacklevel=2)
     problems: list[Exception] = []
     for attempt in _ATTEMPTS:
         if problems:
@@ -152,7 +152,8 @@ def compact(
             copy_training_flags(model, small)
         constant = all(value.known or (value.axis is not None and value.fixed.all()) for value in graph.results)
         if constant:
-            _warn(f"the output of {type(model).__name__} no longer depends on its input: every path through it is dead")
+            dead = f"the output of {type(model).__name__} no longer depends on its input: every path through it is dead"
+            warnings.warn(dead, SparsityWarning, stacklevel=2)
         return Compacted(
             model=cast(Model, small),
             plan=plan,
@@ -204,10 +205,6 @@ def _idle_modules(graph: Graph) -> str:
     return f"modules that did not run in eval mode keep their widths: {shown}" if idle else ""
 
 
-def _warn(problem: str) -> None:
-    warnings.warn(problem, SparsityWarning, stacklevel=3)
-
-
 class LiveMacs:
     """Counts the MACs of the live part of a model, as often as asked while it trains.
 
@@ -234,8 +231,7 @@ class LiveMacs:
         analysis = Analysis(graph)
         plan, _ = make_plan(analysis)
         gone = {name for name, action in plan.layers.items() if action.drops_module}
-        total = self.whole.macs
-        total -= sum(macs for name, macs in self.whole.macs_by_module.items() if lies_in(name, gone))
+        total = self.whole.macs - sum(n for name, n in self.whole.macs_by_module.items() if lies_in(name, gone))
         for node in analysis.nodes:
             if node.call is None or not lies_in(node.call.name, gone):
                 before, after = node.rule.macs(node, graph)

@@ -6,17 +6,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from diffsparse.compaction.actions import (
-    Action,
-    EmitConstant,
-    EmitMap,
-    Fold,
-    PassThrough,
-    RaggedSlice,
-    Remove,
-    Slice,
-    TensorSlice,
-)
+from diffsparse.compaction import actions
+from diffsparse.compaction.actions import Action, Slice, TensorSlice
 from diffsparse.compaction.analyse import Analysis
 from diffsparse.compaction.apply import PlanTensors
 from diffsparse.compaction.graph import Call, Graph, Mask, Node, Value, every, how_many, indices, read_counts, some
@@ -49,16 +40,16 @@ def _leaving_action(call: Call) -> Action:
     """A module leaves a `Sequential` that runs it; any other owner may count or index what it holds."""
     around = call.parent
     if around is None or type(around.module).forward is not nn.Sequential.forward:
-        return PassThrough()
+        return actions.PassThrough()
     held = len(around.module._modules) > 1 and call.name.rpartition(".")[0] == around.name
-    return Remove() if held else PassThrough()
+    return actions.Remove() if held else actions.PassThrough()
 
 
 def _emit_map(call: Call) -> tuple[Action, Tensor]:
     out, start = call.output, call.input
     kept = call.data.index_select(out.dim, torch.from_numpy(np.flatnonzero(out.keep)).to(call.data.device))
     size = [None if dim == start.axis else n for dim, n in enumerate(start.shape)][1:]
-    return EmitMap(outputs=_widths(out.keep), shape=list(kept.shape[1:]), input_size=size), kept
+    return actions.EmitMap(outputs=_widths(out.keep), shape=list(kept.shape[1:]), input_size=size), kept
 
 
 def _dead_parts(analysis: Analysis) -> tuple[dict[str, TensorSlice], dict[str, Action]]:
@@ -73,7 +64,7 @@ def _dead_parts(analysis: Analysis) -> tuple[dict[str, TensorSlice], dict[str, A
         for key, kept in entries.items():
             shape = list(analysis.graph.tensors[prefix + key].shape)
             tensors[prefix + key] = TensorSlice(dims={0: kept}, shape=shape)
-        dead |= {prefix + child: Remove() for child in children}
+        dead |= {prefix + child: actions.Remove() for child in children}
     gone = {*analysis.removed, *analysis.emitted, *dead}
     return (
         {name: kept for name, kept in tensors.items() if not lies_in(name, gone)},
@@ -98,15 +89,16 @@ def _fill(out: Value) -> Tensor:
 
 def _plan_layer(node: Node, layer: Layer, graph: Graph, layers: dict[str, Action], contents: PlanTensors) -> None:
     inputs, outputs = _widths(layer.columns) if layer.mixes else None, _widths(layer.rows)
+    out, kept = node.output, _widths(node.output.keep)
     if layer.call is None:
         owner = layer.tensors.get("weight", "").rpartition(".")[0]
         if owner and not (every(layer.rows) and every(layer.columns)):
             layers[owner] = Slice(inputs=inputs, outputs=outputs)
         return
-    name, out = layer.call.name, node.output
+    name = layer.call.name
     if not some(layer.rows):
         window = node.rule.window(layer.call.module)
-        layers[name] = EmitConstant(outputs=_widths(out.keep), dim=out.dim, window=window, transposed=layer.transposed)
+        layers[name] = actions.EmitConstant(outputs=kept, dim=out.dim, window=window, transposed=layer.transposed)
         contents.constant[name] = _fill(out)
         return
     extra = fold_into_bias(layer, graph.tensors[layer.tensors["weight"]])[layer.rows] if layer.mixes else np.zeros(0)
@@ -123,12 +115,12 @@ def _plan_layer(node: Node, layer: Layer, graph: Graph, layers: dict[str, Action
         outputs=outputs,
         select=select,
         expand=expand,
-        width=how_many(out.keep),
+        width=kept[1],
         dim=out.dim,
         adds_bias=folds and "bias" not in layer.tensors,
         groups=len(layer.block_sizes) if layer.groups > 1 and not layer.ragged else None,
     )
-    layers[name] = RaggedSlice(**vars(sliced), blocks=layer.block_sizes) if layer.ragged else sliced
+    layers[name] = actions.RaggedSlice(**vars(sliced), blocks=layer.block_sizes) if layer.ragged else sliced
 
 
 def _kept(analysis: Analysis) -> tuple[Kept, ...]:
@@ -158,7 +150,7 @@ def _fold_batch_norms(analysis: Analysis, layers: dict[str, Action], contents: P
             continue
         bare = Slice(outputs=_widths(front.rows))
         layers[before] = replace(layers.get(before, bare), adds_bias="bias" not in front.tensors)  # type: ignore[call-arg]
-        layers[after] = Fold(**vars(layers.get(after, bare)))
+        layers[after] = actions.Fold(**vars(layers.get(after, bare)))
         contents.affine[before] = _affine(analysis.graph, norm)
 
 

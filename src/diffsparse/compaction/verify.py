@@ -1,6 +1,6 @@
 """Run the original and the compact model, and compare."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -118,15 +118,15 @@ def _trials(example: Any, any_size: bool) -> Iterator[Any]:
     """Inputs to try, the most telling first; smaller sizes than the example's show as much as larger ones."""
     generator = torch.Generator().manual_seed(0)
     if any_size:
-        yield random_like(_one_more(_resized(example, _quarter)), generator)
-        yield random_like(_one_more(_resized(example, _half)), generator)
-        yield random_like(_resized(example, _half), generator)
-        yield random_like(_one_more(_resized(example, _larger)), generator)
+        yield random_like(_one_more(_resized(example, 4)), generator)
+        yield random_like(_one_more(_resized(example, 2)), generator)
+        yield random_like(_resized(example, 2), generator)
+        yield random_like(_one_more(_resized(example, 1)), generator)
     yield random_like(_one_more(example), generator)
     yield random_like(example, generator)
     # for a model that does not take random numbers
     if any_size:
-        yield _one_more(_resized(example, _larger))
+        yield _one_more(_resized(example, 1))
     yield _one_more(example)
 
 
@@ -136,8 +136,7 @@ def random_like(thing: Any, generator: torch.Generator) -> Any:
     def draw(tensor: Tensor) -> Tensor:
         if not tensor.is_floating_point():
             return tensor
-        noise = torch.randn(tensor.shape, generator=generator, dtype=torch.float32)
-        return noise.to(device=tensor.device, dtype=tensor.dtype)
+        return torch.randn(tensor.shape, generator=generator, dtype=torch.float32).to(tensor)
 
     return map_tensors(draw, thing)
 
@@ -147,25 +146,17 @@ def _one_more(thing: Any) -> Any:
     return map_tensors(lambda tensor: torch.cat([tensor, tensor[:1]]) if tensor.dim() > 0 else tensor, thing)
 
 
-def _quarter(size: int) -> int:
-    return size // 4 + 1 if size > 8 else _half(size)
+def _resized(thing: Any, divisor: int) -> Any:
+    """Images of about a quarter (4) or half (2) of each spatial size, or one pixel larger (1 and small images)."""
 
-
-def _half(size: int) -> int:
-    return size // 2 + 1 if size > 2 else _larger(size)
-
-
-def _larger(size: int) -> int:
-    return size + 1
-
-
-def _resized(thing: Any, change: Callable[[int], int]) -> Any:
-    """Images with each spatial size changed."""
+    def new_size(size: int) -> int:
+        parts = [part for part, least in ((4, 8), (2, 2)) if part <= divisor and size > least]
+        return size // parts[0] + 1 if parts else size + 1
 
     def resize(tensor: Tensor) -> Tensor:
         if tensor.dim() < 3 or not tensor.is_floating_point():
             return tensor
-        more = [change(size) - size for size in reversed(tensor.shape[2:])]
+        more = [new_size(size) - size for size in reversed(tensor.shape[2:])]
         return F.pad(tensor, [n for by in more for n in (0, by)], value=0.5)
 
     return map_tensors(resize, thing)

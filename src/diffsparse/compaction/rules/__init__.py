@@ -30,10 +30,8 @@ _RENAMED = {
 def canonical(func: Callable[..., Any]) -> str:
     """One name for `torch.relu`, `F.relu`, `Tensor.relu_` and friends."""
     name: str = getattr(func, "__name__", "unknown")
-    if name == "__get__":
-        name = getattr(getattr(func, "__self__", None), "__name__", "unknown") + ".__get__"
-    else:
-        name = name.strip("_")
+    attribute: str = getattr(getattr(func, "__self__", None), "__name__", "unknown")
+    name = f"{attribute}.__get__" if name == "__get__" else name.strip("_")
     return _RENAMED.get(name, name)
 
 
@@ -87,10 +85,8 @@ def describe(node: Node, graph: Graph) -> Rule:
 
 def true_attributes(module: nn.Module) -> dict[str, int]:
     """What the module should say of its widths, from the tensors that it holds."""
-    for kind in type(module).__mro__:
-        if kind in _BY_MODULE:
-            return _BY_MODULE[kind].true_attributes(module)
-    return {}
+    rule = next((_BY_MODULE[kind] for kind in type(module).__mro__ if kind in _BY_MODULE), OPAQUE)
+    return rule.true_attributes(module)
 
 
 for _file in (pointwise, spatial, movement, layers):

@@ -102,12 +102,10 @@ def read_all(value: Value) -> None:
 
 def pin(values: list[Value]) -> bool:
     """Keep all channels of these values; whether anything changed."""
-    changed = False
-    for value in map(tracked, values):
-        if value.axis is not None and not every(value.keep):
-            value.keep[:] = True
-            changed = True
-    return changed
+    narrow = [value for value in map(tracked, values) if value.axis is not None and not every(value.keep)]
+    for value in narrow:
+        value.keep[:] = True
+    return bool(narrow)
 
 
 def unite(values: list[Value]) -> bool:

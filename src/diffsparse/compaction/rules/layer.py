@@ -6,10 +6,9 @@ import numpy as np
 from torch import Tensor
 
 from diffsparse.compaction.actions import TensorSlice
-from diffsparse.compaction.graph import Call, Graph, Mask, Node, Value, every, indices, some
+from diffsparse.compaction.graph import NO_CHANNELS, Call, Graph, Mask, Node, Value, every, indices, some
 from diffsparse.compaction.rules.base import Rule, argument, pin, read_all, unite, widen
 
-_NO_CHANNELS = np.zeros(0, bool)
 # Groups of different sizes run one by one, which pays only for a few groups and a real saving.
 MOST_RAGGED_GROUPS, RAGGED_GAIN = 8, 1.1
 
@@ -51,9 +50,9 @@ class Layer:
     """Whether anything else uses its weights, too."""
     ragged: bool = False
     """Whether its groups keep different sizes."""
-    rows: Mask = _NO_CHANNELS
+    rows: Mask = NO_CHANNELS
     """Outputs that it computes after compaction."""
-    columns: Mask = _NO_CHANNELS
+    columns: Mask = NO_CHANNELS
     """Inputs that it takes after compaction."""
 
     def __init__(self, input: Value, output: Value, tensors: dict[str, str], given: Value | None = None) -> None:
@@ -171,14 +170,11 @@ def fold_into_bias(layer: Layer, weight: Tensor) -> np.ndarray[Any, np.dtype[np.
 def regular(rows: Mask, columns: Mask, groups: int) -> tuple[Mask, Mask]:
     """The smallest grouped convolution around these rows and columns: live groups, all of one size."""
     by_row, by_column = rows.reshape(groups, -1), columns.reshape(groups, -1)
-    live = by_row.any(1)
-    out_rows, out_columns = np.zeros_like(by_row), np.zeros_like(by_column)
-    if live.any():
-        height, width = by_row[live].sum(1).max(), max(int(by_column[live].sum(1).max()), 1)
-        for group in np.flatnonzero(live):
-            out_rows[group] = filled(by_row[group], height)
-            out_columns[group] = filled(by_column[group], width)
-    return out_rows.reshape(-1), out_columns.reshape(-1)
+    live = np.logical_or.reduce(by_row, axis=1)
+    by_column = by_column & live[:, None]
+    height, width = by_row.sum(1).max(), max(by_column.sum(1).max(), 1)
+    out_rows, out_columns = map(filled, by_row, height * live), map(filled, by_column, width * live)
+    return np.concatenate([*out_rows]), np.concatenate([*out_columns])
 
 
 def filled(mask: Mask, count: int, candidates: Mask | bool = True) -> Mask:

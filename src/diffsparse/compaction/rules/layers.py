@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 
-from diffsparse.compaction.graph import Graph, Mask, Node, all_channels, as_array, as_mask, some
+from diffsparse.compaction.graph import Graph, Mask, Node, as_array, some
 from diffsparse.compaction.rules.base import Rule, argument, pin, unite, widen
 from diffsparse.compaction.rules.layer import Layer, LayerRule, ragged_pays, regular
 
@@ -48,7 +48,7 @@ class Linear(LayerRule):
         # this is the usual case, and the fastest to check
         if groups == 1 and np.count_nonzero(nonzero.numpy(force=True)) == weight.numel():
             return None
-        pairs = as_mask(nonzero.flatten(2).any(2) if weight.dim() > 2 else nonzero)
+        pairs: Mask = as_array(nonzero.flatten(2).any(2) if weight.dim() > 2 else nonzero)
         if self.transposed:
             # (inputs, outputs of a group) to (outputs, inputs of a group)
             blocks = pairs.reshape(groups, -1, pairs.shape[1]).swapaxes(1, 2)
@@ -59,14 +59,14 @@ class Linear(LayerRule):
     def _live_inputs(layer: Layer, folding: bool) -> Mask:
         """Inputs that matter to an output with weights for them."""
         if layer.input.axis is None:
-            return all_channels(layer.inputs)
+            return np.ones(layer.inputs, bool)
         return ~(layer.input.fixed if folding else layer.input.zero)
 
     def _fixed(self, layer: Layer, outputs: int) -> Mask | None:
         """Outputs that read no live input; None if there are none."""
         live = self._live_inputs(layer, layer.folds)
         if layer.pairs is None:
-            return None if some(live) else all_channels(outputs)
+            return None if some(live) else np.ones(outputs, bool)
         reads = layer.pairs.reshape(layer.groups, outputs // layer.groups, -1) & live.reshape(layer.groups, 1, -1)
         return np.asarray(~np.logical_or.reduce(reads, axis=2).reshape(-1))
 
@@ -97,7 +97,7 @@ class Linear(LayerRule):
             # rows that only fill up a group are computed as well
             return widen(out, layer.rows) or changed
         if layer.groups > 1:
-            layer.rows, layer.columns = all_channels(out.channels), all_channels(len(layer.columns))
+            layer.rows, layer.columns = np.ones_like(layer.rows), np.ones_like(layer.columns)
             return pin([layer.input, out]) or changed
         changed = layer.agree() or changed
         layer.rows, layer.columns = out.keep, layer.present
@@ -137,8 +137,9 @@ class Convolution(Linear):
         return [list(map(int, setting)) for setting in settings]
 
     def true_attributes(self, module: Any) -> dict[str, int]:
-        outputs, inputs = module.weight.shape[:2]
-        return {"in_channels": inputs * module.groups, "out_channels": outputs}
+        first, second = module.weight.shape[:2]
+        names = ("in_channels", "out_channels") if self.transposed else ("out_channels", "in_channels")
+        return dict(zip(names, (first, second * module.groups), strict=True))
 
 
 class TransposedConvolution(Convolution):
@@ -146,10 +147,6 @@ class TransposedConvolution(Convolution):
 
     modules = (_ConvTransposeNd,)
     transposed = True
-
-    def true_attributes(self, module: Any) -> dict[str, int]:
-        inputs, outputs = module.weight.shape[:2]
-        return {"in_channels": inputs, "out_channels": outputs * module.groups}
 
 
 class BatchNorm(LayerRule):

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from diffsparse.compaction.graph import Graph, Mask, Node, Shape
+from diffsparse.compaction.graph import Graph, Mask, Node, Shape, Value
 from diffsparse.compaction.rules.base import Rule, argument, pin, unite, widen
 
 
@@ -56,10 +56,7 @@ class Movement(Rule):
         base, channel = node.output.taken_from  # type: ignore[misc]
         if base.channels == node.output.channels:
             return unite([base, node.output])
-        changed = widen(node.output, base.keep[channel])
-        wanted = np.zeros(base.channels, bool)
-        np.logical_or.at(wanted, channel, node.output.keep)
-        return widen(base, wanted) or changed
+        return _widen_both(base, node.output, channel)
 
     @staticmethod
     def _follows_any_width(node: Node) -> bool:
@@ -73,6 +70,14 @@ class Movement(Rule):
 
     def refusal(self, node: Node) -> str:
         return "" if self._follows_any_width(node) else f"{node.op}: {self.reason}"
+
+
+def _widen_both(coarse: Value, fine: Value, channel: Any) -> bool:
+    """Keep a channel of `coarse` and the channels of `fine` that belong to it together; whether anything changed."""
+    wanted = np.zeros(coarse.channels, bool)
+    np.logical_or.at(wanted, channel, fine.keep)
+    changed = widen(fine, coarse.keep[channel])
+    return widen(coarse, wanted) or changed
 
 
 def _several(made: Any) -> Sequence[Tensor]:
@@ -106,19 +111,14 @@ class PixelShuffle(Rule):
         blocks = source.fixed.reshape(out.shape[source.axis], -1)
         numbers = source.numbers.reshape(blocks.shape)
         out.track(source.axis, blocks.all(1) & (numbers == numbers[:, :1]).all(1), node.result)
+        node.details = np.repeat(np.arange(len(blocks)), blocks.shape[1])
         return True
 
-    @staticmethod
-    def _block(node: Node) -> int:
-        return int(argument(node, 1, "upscale_factor")) ** 2
-
     def needs(self, node: Node) -> None:
-        node.inputs[0].need |= np.repeat(node.output.need, self._block(node))
+        node.inputs[0].need |= node.output.need[node.details]
 
     def unify_widths(self, node: Node) -> bool:
-        source, out, block = node.inputs[0], node.output, self._block(node)
-        changed = widen(source, np.repeat(out.keep, block))
-        return widen(out, np.asarray(source.keep.reshape(-1, block).any(1))) or changed
+        return _widen_both(node.output, node.inputs[0], node.details)
 
 
 class Concat(Rule):

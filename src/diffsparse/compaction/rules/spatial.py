@@ -18,13 +18,11 @@ class Spatial(EachChannel):
         self.dims = dims
 
     def infer(self, node: Node, graph: Graph) -> bool:
-        source, out = node.inputs[0], node.output
-        if source.axis is None or not isinstance(node.result, Tensor) or len(node.inputs) != 1:
+        source = node.inputs[0]
+        axis = None if source.axis is None or len(node.inputs) != 1 else self.moved_axis(node, source.axis)
+        if axis is None or not isinstance(node.result, Tensor):
             return False
-        axis = self.moved_axis(node, source.axis)
-        if axis is None:
-            return False
-        out.track(axis, self.fixed(node, source), node.result)
+        node.output.track(axis, self.fixed(node, source), node.result)
         return True
 
     def moved_axis(self, node: Node, axis: int) -> int | None:
@@ -67,9 +65,7 @@ class Reduce(Spatial):
         if dim is None or isinstance(dim, bool):
             return None
         dims = {d % len(node.inputs[0].shape) for d in (dim if isinstance(dim, tuple | list) else [dim])}
-        if axis in dims:
-            return None
-        return axis - (0 if keepdim else sum(d < axis for d in dims))
+        return None if axis in dims else axis - (0 if keepdim else sum(d < axis for d in dims))
 
 
 class Sum(Reduce):
