@@ -129,13 +129,34 @@ def compact(
     training = any(module.training for module in modules_by_name(small).values())
     graph, answer = recorded(small.eval() if training else small, example)
     trials = Trials(example.args, example.kwargs, answer, default_tolerance(small) if tolerance is None else tolerance)
-    for problem in filter(None, (_reads_of_data(model, graph), _idle_modules(graph))):
+    for problem in filter(None, (_reads_of_data(model, graph), _idle_modules(graph), _constant_output(model, graph))):
         warnings.warn(problem, SparsityWarning, stacklevel=2)
+    small, plan, difference, problems = _first_exact(model, small, graph, trials, round_to, strict, fold)
+    if training:
+        copy_training_flags(model, small)
+    return Compacted(
+        model=cast(Model, small),
+        plan=plan,
+        max_difference=difference,
+        original=model,
+        example=example,
+        constant_output=bool(_constant_output(model, graph)),
+        fallbacks=tuple(map(str, problems)),
+    )
+
+
+def _first_exact(
+    model: nn.Module, small: nn.Module, graph: Graph, trials: Trials, round_to: int, strict: bool, fold: bool
+) -> tuple[nn.Module, Plan, float, list[Exception]]:
+    """Plan, apply and compare, boldest first: the first small model that is exact, and what was wrong with bolder ones.
+
+    `small` is the recorded copy of `model`; it is cut.
+    """
     problems: list[Exception] = []
     for attempt in _ATTEMPTS:
         if problems:
             # the failed attempt has cut the recorded model
-            small = materialise(model).eval() if training else materialise(model)
+            small = materialise(model).eval()
             graph.attach(small)
         plan, tensors = make_plan(Analysis(graph, round_to=round_to, **attempt), fold)
         if strict and plan.kept:
@@ -143,26 +164,10 @@ def compact(
         trials.note_answers(small, any_size=not plan.needs_size)
         try:
             write_plan_tensors(shrink_in_place(small, plan), tensors)
-            difference = trials.check(small, any_size=not plan.needs_size)
+            return small, plan, trials.check(small, any_size=not plan.needs_size), problems
         except Exception as error:
             # the user's own code runs here, and may raise anything at an unexpected width
             problems.append(error)
-            continue
-        if training:
-            copy_training_flags(model, small)
-        constant = all(value.known or (value.axis is not None and value.fixed.all()) for value in graph.results)
-        if constant:
-            dead = f"the output of {type(model).__name__} no longer depends on its input: every path through it is dead"
-            warnings.warn(dead, SparsityWarning, stacklevel=2)
-        return Compacted(
-            model=cast(Model, small),
-            plan=plan,
-            max_difference=difference,
-            original=model,
-            example=example,
-            constant_output=constant,
-            fallbacks=tuple(map(str, problems)),
-        )
     last = problems[-1]
     raise SparsityError(f"{type(model).__name__} could not be compacted without changing it: {last}") from last
 
@@ -176,6 +181,12 @@ def recorded(model: nn.Module, example: Example) -> tuple[Graph, Any]:
         # if the model itself does not run, say so with the shapes
         example.run(model)
         raise
+
+
+def _constant_output(model: nn.Module, graph: Graph) -> str:
+    if all(value.known or (value.axis is not None and value.fixed.all()) for value in graph.results):
+        return f"the output of {type(model).__name__} no longer depends on its input: every path through it is dead"
+    return ""
 
 
 def _reads_of_data(model: nn.Module, graph: Graph) -> str:
