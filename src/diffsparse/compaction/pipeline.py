@@ -107,15 +107,13 @@ def compact(
         fold: fold batch norms into the layers in front of them; the model is then for inference.
 
     Raises:
-        SparsityError: the model does not run on the example, or every plan changes its outputs by more than the
-            tolerance.
+        SparsityError: the model does not run on the example, or every plan changes its outputs too much.
 
     Example:
         >>> import torch, diffsparse as ds
         >>> model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 4, 3))
         >>> _ = model[1].weight.data[:6].zero_()
-        >>> small = ds.compact(model, torch.randn(1, 3, 8, 8))
-        >>> print(small.plan)
+        >>> print(ds.compact(model, torch.randn(1, 3, 8, 8)).plan)
         0  in 3 -> 3, out 8 -> 2
         1  out 8 -> 2
         3  in 8 -> 2, out 4 -> 4
@@ -123,15 +121,16 @@ def compact(
     require_whole("round_to", round_to, low=1)
     if tolerance is not None:
         require_number("tolerance", tolerance, low=0)
-    model = check_model(model)
-    example = Example.of(example_inputs)
+    model, example = check_model(model), Example.of(example_inputs)
     small = materialise(model)
     training = any(module.training for module in modules_by_name(small).values())
     graph, answer = recorded(small.eval() if training else small, example)
     trials = Trials(example.args, example.kwargs, answer, default_tolerance(small) if tolerance is None else tolerance)
-    for problem in filter(None, (_reads_of_data(model, graph), _idle_modules(graph), _constant_output(model, graph))):
+    for problem in filter(None, (_reads_of_data(model, graph), _idle_modules(graph))):
         warnings.warn(problem, SparsityWarning, stacklevel=2)
     small, plan, difference, problems = _first_exact(model, small, graph, trials, round_to, strict, fold)
+    if constant := _constant_output(model, graph):
+        warnings.warn(constant, SparsityWarning, stacklevel=2)
     if training:
         copy_training_flags(model, small)
     return Compacted(
@@ -140,7 +139,7 @@ def compact(
         max_difference=difference,
         original=model,
         example=example,
-        constant_output=bool(_constant_output(model, graph)),
+        constant_output=bool(constant),
         fallbacks=tuple(map(str, problems)),
     )
 
