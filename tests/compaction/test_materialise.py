@@ -258,3 +258,24 @@ def test_an_ordinary_form_that_shares_weights_is_copied(form: Callable[[nn.Modul
 def test_an_ordinary_form_that_is_gated_itself() -> None:
     assert type(materialise(Computed(ds.SparseBatchNorm1d(3), lambda inner: inner))) is nn.BatchNorm1d
     assert type(materialise(Computed(nn.ReLU(), lambda _: ds.SignedGate(3)))) is StoredGate
+
+
+def test_a_wrong_ordinary_form_is_an_error() -> None:
+    class Forgetful(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear, self.gate = nn.Linear(4, 3), ds.SignedGate.from_values([0.5, 0.0, 0.25])
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.gate() * self.linear(x)
+
+        def materialise(self) -> nn.Module:
+            return self.linear
+
+        def parameter_sources(self) -> dict[str, Source]:
+            return {"weight": Source("linear.weight"), "bias": Source("linear.bias")}
+
+    model = nn.Sequential(Forgetful(), nn.Linear(3, 2))
+    with pytest.raises(ds.SparsityError, match=r"gated module in Sequential gives another function"):
+        ds.compact(model, torch.randn(2, 4))
+    assert model.training

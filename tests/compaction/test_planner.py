@@ -146,3 +146,13 @@ def test_a_component_that_leaves_takes_its_numbers_and_its_own_parts_along() -> 
     }
     assert set(numbers.bias) == {"between.components.2"}
     assert not [name for name in plan.tensors if name.startswith("between.components.1")]
+
+
+def test_a_dead_component_that_is_also_constant_leaves_with_its_constant() -> None:
+    constant = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.BatchNorm2d(4), nn.Conv2d(4, 4, 3, padding=1))
+    zero_channels(constant[1])
+    constant[1].bias.data.fill_(1.0)
+    total = ds.SparseSum([constant, nn.Conv2d(3, 4, 1)], ds.SignedGate.from_values([0.0, 0.5]))
+    model = nn.Sequential(total, nn.ReLU()).eval()
+    x = torch.randn(2, 3, 6, 6)
+    assert torch.allclose(ds.compact(model, x).model(x), model(x), atol=1e-6)

@@ -249,7 +249,7 @@ def test_refuses_other_mistakes():
         Penalty(gate, schedule=0.1)
     with pytest.raises(SparsityError, match=r"'SignedGate' has groups of 4"):
         Penalty(gate, GroupL21(groups=[[9]]), strength=1)
-    with pytest.raises(SparsityError, match=r"norm must be one of L1.*'l1'"):
+    with pytest.raises(SparsityError, match=r"norm must be an instance of Norm, such as L1.*'l1'"):
         Penalty(gate, "l1", strength=1)
     for arguments in ({}, {"strength": 1, "schedule": GradualStrength(0, 1, 0, 1)}):
         with pytest.raises(SparsityError, match="either a strength or a schedule"):

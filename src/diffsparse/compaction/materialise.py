@@ -47,6 +47,12 @@ def parameter_sources(model: nn.Module) -> dict[str, Source]:
     return found
 
 
+def has_own_gates(model: nn.Module) -> bool:
+    """Whether a gated module of somebody else's is in `model`, whose ordinary form has to be compared with it."""
+    kinds = {type(module) for module in modules_by_name(model).values()}
+    return any(issubclass(kind, GatedModule) and not kind.__module__.startswith("diffsparse.") for kind in kinds)
+
+
 class _Materialiser:
     """Its `copy` is the model without gates."""
 

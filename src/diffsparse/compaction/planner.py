@@ -19,10 +19,11 @@ from diffsparse.module_tree import lies_in
 def make_plan(analysis: Analysis, fold: bool = False) -> tuple[Plan, PlanTensors]:
     """The plan of an analysis, with batch norms folded into the layers in front of them if `fold`."""
     contents = PlanTensors()
-    layers = {name: _leaving_action(call) for name, call in analysis.removed.items()}
-    for name, call in analysis.emitted.items():
-        layers[name], contents.constant[name] = _emit_map(call)
     tensors, dead = _dead_parts(analysis)
+    layers = {name: _leaving_action(call) for name, call in analysis.removed.items() if not lies_in(name, {*dead})}
+    for name, call in analysis.emitted.items():
+        if not lies_in(name, {*dead}):
+            layers[name], contents.constant[name] = _emit_map(call)
     gone = {*layers, *dead}
     for node in analysis.nodes:
         if node.call is not None and gone and lies_in(node.call.name, gone):

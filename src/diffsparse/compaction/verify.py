@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from diffsparse.errors import SparsityError
 from diffsparse.example import map_tensors, tensors_in
-from diffsparse.module_tree import modules_by_name
+from diffsparse.module_tree import modules_by_name, undisturbed
 
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4, torch.bfloat16: 5e-2, torch.float16: 1e-2}
 
@@ -78,6 +78,16 @@ class Trials:
             # NaN everywhere would hide a difference
             if all(bool(torch.isfinite(tensor).any()) for tensor in tensors_in(answer)):
                 return
+
+    def check_ordinary_form(self, model: nn.Module) -> None:
+        """Raise if `model` itself, with its gates, does not give the noted answer for the example."""
+        with undisturbed(model, device=next(tensors_in(self._example)).device):
+            apart = difference(run_on_copies(model, self._example), self._answer)
+        if not apart <= self.tolerance:
+            raise SparsityError(
+                f"materialise() of a gated module in {type(model).__name__} gives another function: outputs differ by "
+                f"{apart:.3g} relative; the tolerance is {self.tolerance:g}"
+            )
 
     def check(self, compacted: nn.Module, *, any_size: bool = True) -> float:
         """The largest difference; raise if it is more than the tolerance."""

@@ -78,7 +78,7 @@ class Penalty(Regulariser):
     ) -> None:
         self.norm = L1() if norm is None else norm
         if not isinstance(self.norm, Norm):
-            raise SparsityError(f"norm must be one of L1(), GroupL21(...), ExclusiveL12() or Lp(p), got {norm!r}")
+            raise SparsityError(f"norm must be an instance of Norm, such as L1() or GroupL21(size=12), got {norm!r}")
         if (strength is None) == (schedule is None):
             raise SparsityError(f"give either a strength or a schedule, got strength={strength}, schedule={schedule}")
         if schedule is not None and not isinstance(schedule, StrengthController):
