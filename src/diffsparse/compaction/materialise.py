@@ -1,5 +1,6 @@
 """Gates are evaluated for good: gated modules become ordinary modules that compute the same."""
 
+from functools import cached_property
 from typing import TypeVar, cast
 
 import torch
@@ -50,14 +51,19 @@ def parameter_sources(model: nn.Module) -> dict[str, Source]:
 def has_own_gates(model: nn.Module) -> bool:
     """Whether a gated module of somebody else's is in `model`, whose ordinary form has to be compared with it."""
     kinds = {type(module) for module in modules_by_name(model).values()}
-    return any(issubclass(kind, GatedModule) and not kind.__module__.startswith("diffsparse.") for kind in kinds)
+    return any(issubclass(kind, GatedModule) and not is_own(kind) for kind in kinds)
+
+
+def is_own(kind: type[nn.Module]) -> bool:
+    """Whether it is a class of this package, as it is."""
+    return kind.__module__.startswith("diffsparse.")
 
 
 class _Materialiser:
     """Its `copy` is the model without gates."""
 
     def __init__(self, model: nn.Module) -> None:
-        self._memory = set[int | None]().union(*map(_memory, modules_by_name(model).values()))
+        self._model = model
         self._duplicate = Duplicate()
         self._seen: set[nn.Module] = set()
         # copies are known by the identity of what they were made from, which must live as long
@@ -75,16 +81,22 @@ class _Materialiser:
         if ordinary is not module:
             self._settle(ordinary)
             self._made.append(ordinary)
-            self._duplicate.made[id(module)] = ordinary if self._is_new(ordinary) else self._duplicate(ordinary)
+            new = self._is_new(ordinary, is_own(type(module)))
+            self._duplicate.made[id(module)] = ordinary if new else self._duplicate(ordinary)
             return
         for child in module.children():
             self._settle(child)
 
-    def _is_new(self, ordinary: nn.Module) -> bool:
-        """Whether it shares nothing with the model, so that it need not be copied."""
-        memory = _memory(ordinary)
-        plain = not ordinary._modules and id(ordinary) not in self._duplicate.made
-        return plain and bool(memory) and None not in memory and memory.isdisjoint(self._memory)
+    @cached_property
+    def _memory(self) -> set[int | None]:
+        return set[int | None]().union(*map(_memory, modules_by_name(self._model).values()))
+
+    def _is_new(self, ordinary: nn.Module, own: bool) -> bool:
+        """Whether it holds nothing of the model, and need not be copied; gated modules of our own make new tensors."""
+        if ordinary._modules or id(ordinary) in self._duplicate.made:
+            return False
+        memory = set() if own else _memory(ordinary)
+        return own or (bool(memory) and None not in memory and memory.isdisjoint(self._memory))
 
 
 def _memory(module: nn.Module) -> set[int | None]:
