@@ -1,6 +1,6 @@
 """Gates are evaluated for good: gated modules become ordinary modules that compute the same."""
 
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import TypeVar, cast
 
 import torch
@@ -51,7 +51,7 @@ def parameter_sources(model: nn.Module) -> dict[str, Source]:
 def has_own_gates(model: nn.Module) -> bool:
     """Whether a gated module of somebody else's is in `model`, whose ordinary form has to be compared with it."""
     kinds = {type(module) for module in modules_by_name(model).values()}
-    return any(issubclass(kind, GatedModule) and not is_own(kind) for kind in kinds)
+    return any(_is_gated(kind) and not is_own(kind) for kind in kinds)  # type: ignore[arg-type]
 
 
 def is_own(kind: type[nn.Module]) -> bool:
@@ -106,5 +106,10 @@ def _memory(module: nn.Module) -> set[int | None]:
 
 
 def _gated(module: nn.Module) -> GatedModule | None:
-    # the class is asked, not the object: that is cached, and most modules are not gated
-    return cast(GatedModule, module) if issubclass(type(module), GatedModule) else None
+    return cast(GatedModule, module) if _is_gated(type(module)) else None  # type: ignore[arg-type]
+
+
+@lru_cache(maxsize=1024)
+def _is_gated(kind: type[nn.Module]) -> bool:
+    # a protocol takes microseconds to ask, and most modules of a network are of a few classes
+    return issubclass(kind, GatedModule)
