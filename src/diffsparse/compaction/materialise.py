@@ -48,14 +48,14 @@ def parameter_sources(model: nn.Module) -> dict[str, Source]:
     return found
 
 
-def has_own_gates(model: nn.Module) -> bool:
+def has_foreign_gates(model: nn.Module) -> bool:
     """Whether a gated module of somebody else's is in `model`, whose ordinary form has to be compared with it."""
     kinds = {type(module) for module in modules_by_name(model).values()}
     return any(_is_gated(kind) and not is_own(kind) for kind in kinds)  # type: ignore[arg-type]
 
 
 def is_own(kind: type[nn.Module]) -> bool:
-    """Whether it is a class of this package, as it is."""
+    """Whether it is a class of this package."""
     return kind.__module__.startswith("diffsparse.")
 
 

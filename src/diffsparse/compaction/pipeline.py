@@ -11,7 +11,7 @@ from diffsparse.compaction.analyse import Analysis
 from diffsparse.compaction.apply import COMPACT, shrink_in_place, write_plan_tensors
 from diffsparse.compaction.capture import capture
 from diffsparse.compaction.graph import Graph
-from diffsparse.compaction.materialise import check_model, has_own_gates, materialise
+from diffsparse.compaction.materialise import check_model, has_foreign_gates, materialise
 from diffsparse.compaction.plan import Kept, Plan
 from diffsparse.compaction.planner import make_plan
 from diffsparse.compaction.verify import Trials, copied, default_tolerance, same_draws
@@ -151,7 +151,7 @@ def _first_exact(
 
     `small` is the recorded copy of `model`; it is cut.
     """
-    if has_own_gates(model):
+    if has_foreign_gates(model):
         trials.check_ordinary_form(model)
     problems: list[Exception] = []
     for attempt in _ATTEMPTS:
