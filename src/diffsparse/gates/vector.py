@@ -72,6 +72,17 @@ class VectorGate(Gate):
         moved.copy_(alpha.reshape(moved.shape))
         self.beta.detach().copy_(beta.reshape(self.beta.shape))
 
+    @abstractmethod
+    def shares(self) -> Tensor:
+        """Share of each entry in its group, shape (groups, entries); an entry lives if it is above sigmoid(beta)."""
+
+    @torch.no_grad()
+    def set_alive(self, alive: Tensor) -> None:
+        """Make these entries, shape (groups, entries), live alike and the others zero."""
+        values = alive / alive.sum(-1, keepdim=True).clamp_min(1)
+        made = type(self).from_values(values, rgf=self.rgf)
+        self.set_groups(made.alpha, made.beta)
+
 
 class SignedGate(VectorGate):
     r"""Owns `alpha` and `beta` of a signed gate (Eq. 12): :math:`a = \mathrm{sign}(\alpha)(|\alpha| -
@@ -119,6 +130,10 @@ class SignedGate(VectorGate):
         self.alpha.detach().fill_(initial_alpha(self.group_size, self.value))
         self.beta.detach().fill_(initial_beta(self.group_size))
 
+    def shares(self) -> Tensor:
+        (rows,) = self.groups(self.alpha.detach().abs())
+        return rows / rows.sum(-1, keepdim=True)
+
     def forward(self) -> Tensor:
         return signed_threshold(self.alpha, self.beta, self.dims, rgf=self.rgf)
 
@@ -158,6 +173,10 @@ class SimplexGate(VectorGate):
         >>> SimplexGate.from_values([0.75, 0.25, 0.0])().detach()
         tensor([0.7500, 0.2500, 0.0000])
     """
+
+    def shares(self) -> Tensor:
+        (rows,) = self.groups(self.alpha.detach())
+        return rows.softmax(-1)
 
     def forward(self) -> Tensor:
         return simplex_threshold(self.alpha, self.beta, self.dims, rgf=self.rgf)

@@ -1,0 +1,177 @@
+"""Accuracy at equal cost: our budget against slimming, Torch-Pruning, proximal steps and narrow networks.
+
+    python experiments/budget.py quick --data-root DIR
+
+All methods train the same network on the same images for the same number of epochs. Each run is written to
+`--runs`; finished ones are not repeated, so the command can be stopped and started. `--summary` writes
+experiments/results/budget-SETTING.json from the runs there are.
+"""
+
+import argparse
+import copy
+import json
+import os
+import platform
+import statistics
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.table import Table
+from torch import nn
+
+import diffsparse as ds
+from comparison.loop import Training
+from comparison.peers import PEERS, STARTS
+from comparison.setting import SETTINGS, Images, Setting
+
+RESULTS = Path(__file__).parent / "results"
+CUT_AT = 0.5
+"""Share of the steps after which peers cut."""
+
+
+class Comparison:
+    """Makes runs of one setting."""
+
+    def __init__(self, name: str, root: Path, runs: Path) -> None:
+        self.name, self.setting = name, SETTINGS[name]
+        self.images = Images(root, self.setting.side)
+        self.folder = runs / f"budget-{name}"
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.example = self.images.test[:2]
+
+    def fresh(self, seed: int, factor: float = 1.0) -> nn.Module:
+        """A new network."""
+        torch.manual_seed(seed)
+        return self.setting.network(factor)
+
+    def path(self, method: str, budget: float, seed: int) -> Path:
+        """Where a run is written."""
+        return self.folder / f"{method.replace(' ', '_').replace('/', 'over')}-{budget:g}-{seed}.json"
+
+    def run(self, method: str, budget: float, seed: int) -> None:
+        """Make a run, unless it is there."""
+        path = self.path(method, budget, seed)
+        if path.exists():
+            return
+        if method == "plain":
+            training = self._plain(seed)
+        elif method == "uniform, from scratch":
+            training = self._uniform(budget, seed)
+        elif method in PEERS:
+            training = self._peer(method, budget, seed)
+        else:
+            raise SystemExit(f"there is no method {method!r}")
+        self._write(path, training, method, budget, seed)
+
+    def _write(self, path: Path, training: Training, method: str, budget: float, seed: int) -> None:
+        cost = ds.measure(training.model, self.example[:1], latency=False)
+        whole = ds.measure(self.fresh(seed), self.example[:1], latency=False)
+        result = {
+            "setting": self.name,
+            "method": method,
+            "budget": budget,
+            "seed": seed,
+            "accuracy": training.curve[-1],
+            "curve": training.curve,
+            "macs": cost.macs / whole.macs,
+            "params": cost.params / whole.params,
+            "seconds": training.seconds,
+            "versions": {"torch": torch.__version__, "python": platform.python_version()},
+        }
+        torch.save(training.model, path.with_suffix(".pt"))
+        _write_json(path, result)
+        print(f"{method} {budget:g} seed {seed}: {result['accuracy']:.2%} at {result['macs']:.1%}", flush=True)
+
+    def _plain(self, seed: int) -> Training:
+        training = Training(self.fresh(seed), self.images, self.setting, seed)
+        training.until(training.total)
+        return training
+
+    def _uniform(self, budget: float, seed: int) -> Training:
+        whole = ds.measure(self.fresh(seed), self.example[:1], latency=False).macs
+
+        def miss(factor: float) -> float:
+            return abs(ds.measure(self.fresh(seed, factor), self.example[:1], latency=False).macs / whole - budget)
+
+        factor = min(self.setting.widths, key=miss)
+        training = Training(self.fresh(seed, factor), self.images, self.setting, seed)
+        training.until(training.total)
+        return training
+
+    def _peer(self, method: str, budget: float, seed: int) -> Training:
+        peer = PEERS[method]
+        training = self._started(peer.start, seed)
+        training.model = peer.cut(training.model, self.example, budget)
+        training.new_optimizer()
+        if STARTS[peer.start].restart:
+            training.begin, training.end = training.done, training.total
+        training.until(training.total)
+        return training
+
+    def _started(self, start: str, seed: int) -> Training:
+        """A training up to the cut, from a file if it was made before."""
+        path, how = self.folder / f"start-{start}-{seed}.pt", STARTS[start]
+        if path.exists():
+            training: Training = torch.load(path, weights_only=False)
+            training.images = self.images
+            return training
+        training = Training(how.prepare(self.fresh(seed)), self.images, self.setting, seed)
+        cut_at = round(CUT_AT * training.total)
+        if how.restart:
+            training.end = cut_at
+        if how.after_step is not None:
+            how.after_step(training)
+        term = None if how.term is None else how.term(training.model)
+        after = None if how.after_backward is None else how.after_backward(training.model, self.example)
+        training.until(cut_at, term=term, after_backward=after)
+        training.optimizer = None  # type: ignore[assignment]
+        _save(training, path)
+        return training
+
+
+def _save(training: Training, path: Path) -> None:
+    kept, training.images = training.images, None  # type: ignore[assignment]
+    torch.save(training, path.with_suffix(".new"))
+    path.with_suffix(".new").replace(path)
+    training.images = kept
+
+
+def _write_json(path: Path, content: Any) -> None:
+    path.with_suffix(".new").write_text(json.dumps(content, indent=1) + "\n")
+    path.with_suffix(".new").replace(path)
+
+
+def jobs(setting: Setting, methods: list[str], seeds: list[int]) -> Iterator[tuple[str, float, int]]:
+    """All runs, seed by seed."""
+    for seed in seeds:
+        for method in methods:
+            budgets = (1.0,) if method == "plain" else setting.budgets
+            for budget in budgets:
+                yield method, budget, seed
+
+
+METHODS = ["plain", "uniform, from scratch", *PEERS]
+
+
+def main() -> None:
+    """Make the missing runs."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("setting", choices=SETTINGS)
+    parser.add_argument("--data-root", type=Path, required=True, help="folder of the binary CIFAR-10 files")
+    parser.add_argument("--runs", type=Path, default=Path("runs"))
+    parser.add_argument("--methods", nargs="*", default=METHODS)
+    parser.add_argument("--seeds", nargs="*", type=int)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
+    comparison = Comparison(options.setting, options.data_root, options.runs)
+    for job in jobs(comparison.setting, options.methods, options.seeds or range(comparison.setting.seeds)):
+        comparison.run(*job)
+
+
+if __name__ == "__main__":
+    main()
