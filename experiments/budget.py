@@ -8,29 +8,51 @@ experiments/results/budget-SETTING.json from the runs there are.
 """
 
 import argparse
-import copy
 import json
-import os
 import platform
-import statistics
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
-from rich.console import Console
-from rich.table import Table
+from comparison.loop import Training
+from comparison.peers import PEERS, STARTS
+from comparison.setting import SETTINGS, Images
 from torch import nn
 
 import diffsparse as ds
-from comparison.loop import Training
-from comparison.peers import PEERS, STARTS
-from comparison.setting import SETTINGS, Images, Setting
+from diffsparse.models.preactivation import PreResNet, initialise
 
 RESULTS = Path(__file__).parent / "results"
 CUT_AT = 0.5
 """Share of the steps after which peers cut."""
+SCRATCH = "the learned architecture, from scratch"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Variant:
+    """Our method, perhaps with something changed."""
+
+    start: float = 0.5
+    """Where gates start."""
+    rgf: float | None = None
+    options: dict[str, Any] = field(default_factory=dict)
+    """Of the budget."""
+
+
+OURS = {
+    "budget": Variant(),
+    "budget, start=1": Variant(start=1.0),
+    "budget, due=0.5": Variant(options={"due": 0.5}),
+    "budget, due=0.2": Variant(options={"due": 0.2}),
+    "budget, no pressure": Variant(options={"strength": 0.0}),
+    "budget, unweighted": Variant(options={"weighted": False}),
+    "budget, pressure x4": Variant(options={"strength": 16e-4}),
+    "budget, l1": Variant(options={"pressure": ds.L1()}),
+    "budget, rgf": Variant(rgf=0.1),
+}
 
 
 class Comparison:
@@ -63,6 +85,10 @@ class Comparison:
             training = self._uniform(budget, seed)
         elif method in PEERS:
             training = self._peer(method, budget, seed)
+        elif method in OURS:
+            training = self._ours(OURS[method], budget, seed)
+        elif method == SCRATCH:
+            training = self._scratch(budget, seed)
         else:
             raise SystemExit(f"there is no method {method!r}")
         self._write(path, training, method, budget, seed)
@@ -99,6 +125,28 @@ class Comparison:
 
         factor = min(self.setting.widths, key=miss)
         training = Training(self.fresh(seed, factor), self.images, self.setting, seed)
+        training.until(training.total)
+        return training
+
+    def _ours(self, variant: Variant, budget: float, seed: int) -> Training:
+        model = ds.sparsify(self.fresh(seed), start=variant.start, rgf=variant.rgf)
+        training = Training(model, self.images, self.setting, seed)
+        aim = ds.Budget(model, self.example, macs=budget, steps=training.total, **variant.options)
+        training.until(training.total, term=aim.penalty, after_step=lambda: aim.step(training.optimizer))
+        return training
+
+    def _scratch(self, budget: float, seed: int) -> Training:
+        """The architecture that our method has found with this seed, from a fresh start."""
+        found = self.path("budget", budget, seed).with_suffix(".pt")
+        self.run("budget", budget, seed)
+        model: nn.Module = torch.load(found, weights_only=False)
+        torch.manual_seed(seed)
+        for module in model.modules():
+            if hasattr(module, "reset_parameters"):
+                module.reset_parameters()
+        if isinstance(model, PreResNet):
+            model.apply(initialise)
+        training = Training(model, self.images, self.setting, seed)
         training.until(training.total)
         return training
 
@@ -145,16 +193,15 @@ def _write_json(path: Path, content: Any) -> None:
     path.with_suffix(".new").replace(path)
 
 
-def jobs(setting: Setting, methods: list[str], seeds: list[int]) -> Iterator[tuple[str, float, int]]:
+def jobs(methods: list[str], budgets: Sequence[float], seeds: Sequence[int]) -> Iterator[tuple[str, float, int]]:
     """All runs, seed by seed."""
     for seed in seeds:
         for method in methods:
-            budgets = (1.0,) if method == "plain" else setting.budgets
-            for budget in budgets:
+            for budget in (1.0,) if method == "plain" else budgets:
                 yield method, budget, seed
 
 
-METHODS = ["plain", "uniform, from scratch", *PEERS]
+METHODS = ["plain", "budget", SCRATCH, "uniform, from scratch", *PEERS]
 
 
 def main() -> None:
@@ -164,12 +211,14 @@ def main() -> None:
     parser.add_argument("--data-root", type=Path, required=True, help="folder of the binary CIFAR-10 files")
     parser.add_argument("--runs", type=Path, default=Path("runs"))
     parser.add_argument("--methods", nargs="*", default=METHODS)
+    parser.add_argument("--budgets", nargs="*", type=float)
     parser.add_argument("--seeds", nargs="*", type=int)
     options = parser.parse_args()
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     comparison = Comparison(options.setting, options.data_root, options.runs)
-    for job in jobs(comparison.setting, options.methods, options.seeds or range(comparison.setting.seeds)):
+    seeds, budgets = options.seeds or range(comparison.setting.seeds), options.budgets or comparison.setting.budgets
+    for job in jobs(options.methods, budgets, seeds):
         comparison.run(*job)
 
 

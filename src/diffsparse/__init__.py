@@ -8,6 +8,7 @@ import importlib
 from types import ModuleType
 
 from diffsparse import functional
+from diffsparse.budget import Budget
 from diffsparse.checkpoint import load, save
 from diffsparse.compaction import Compacted, Plan, apply_plan, compact, register_rule, slice_optimizer
 from diffsparse.errors import CheckpointError, SparsityError, SparsityWarning
@@ -29,6 +30,7 @@ from diffsparse.version import __version__ as __version__
 __all__ = [
     "CheckpointError",
     "Comparison",
+    "Budget",
     "Compacted",
     "L1",
     "ExclusiveL12",

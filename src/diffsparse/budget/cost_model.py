@@ -1,15 +1,14 @@
 """What a network costs while some gate entries are dead: a formula that is found once and then takes microseconds."""
 
 import copy
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from torch import nn
 
+from diffsparse.budget.channels import Channels, Entries
 from diffsparse.budget.entries import GateEntries
-from diffsparse.compaction import compact
+from diffsparse.budget.limits import Mask, Numbers
 from diffsparse.compaction.analyse import Analysis
 from diffsparse.compaction.graph import Graph, Node
 from diffsparse.compaction.materialise import materialise
@@ -18,67 +17,9 @@ from diffsparse.compaction.rules.layer import Layer
 from diffsparse.example import Example
 from diffsparse.measuring import measure
 
-Mask = np.ndarray[Any, np.dtype[np.bool_]]
-Numbers = np.ndarray[Any, np.dtype[np.float64]]
-
-METRICS = ("macs", "params", "bytes")
 SIDES = ("rows", "columns")
 PROBES = 64
 """Recordings with random halves of all entries dead; two channels that live and die alike in all of them are one."""
-
-
-class _Side:
-    """The outputs, or the inputs, of all layers: which entries each of them needs to live.
-
-    Args:
-        signatures: per layer, for each channel, in which probes it was there.
-        patterns: (entries, probes), which entries lived in which probe.
-    """
-
-    def __init__(self, signatures: list[Mask], patterns: Mask) -> None:
-        self._entries, self._layers = len(patterns), len(signatures)
-        owners = _Owners(patterns)
-        found = [[owners.of(signature) for signature in layer if signature.any()] for layer in signatures]
-        self.layers = np.repeat(np.arange(self._layers), [len(layer) for layer in found])
-        """Layer of each channel."""
-        channels = [entries for layer in found for entries in layer]
-        widest = max(map(len, channels), default=0) or 1
-        always = self._entries
-        self.entries = np.array([[*e, *[always] * (widest - len(e))] for e in channels], np.int64).reshape(-1, widest)
-        """Entries that each channel needs; one past the last stands for none."""
-
-    def _alive(self, alive: Mask) -> Mask:
-        return np.append(alive, True)[self.entries]
-
-    def counts(self, alive: Mask) -> Numbers:
-        """Live channels of each layer."""
-        lives = self._alive(alive).all(1).astype(float)
-        return np.asarray(np.bincount(self.layers, weights=lives, minlength=self._layers), float)
-
-    def spread(self, alive: Mask, by_layer: Numbers) -> Numbers:
-        """What each entry decides on, if a channel of a layer is worth `by_layer`: channels that need nothing else."""
-        lives = self._alive(alive)
-        others = lives.sum(1, keepdims=True) - lives == lives.shape[1] - 1
-        worth = np.where(others, by_layer[self.layers][:, None], 0.0)
-        total = np.bincount(self.entries.ravel(), weights=worth.ravel(), minlength=self._entries + 1)
-        return np.asarray(total[: self._entries], float)
-
-
-class _Owners:
-    """Finds the entries that a channel needs from the probes in which it was there."""
-
-    def __init__(self, patterns: Mask) -> None:
-        self._patterns = patterns
-        self._single: dict[bytes, tuple[int, ...]] = {p.tobytes(): (entry,) for entry, p in enumerate(patterns)}
-
-    def of(self, signature: Mask) -> tuple[int, ...]:
-        """The entries; none for a channel that is always there, or that follows no entries together."""
-        key = signature.tobytes()
-        if key not in self._single:
-            together = np.flatnonzero(~(signature & ~self._patterns).any(1))
-            exact = len(together) and np.array_equal(self._patterns[together].all(0), signature)
-            self._single[key] = tuple(together.tolist()) if exact and not signature.all() else ()
-        return self._single[key]
 
 
 class CostModel:
@@ -97,9 +38,8 @@ class CostModel:
     """
 
     def __init__(self, model: nn.Module, example: Example, entries: GateEntries) -> None:
-        self._model, self._example, self._gates = model, example, entries
         probe = copy.deepcopy(model).eval()
-        patterns = entries.random_halves(PROBES)
+        patterns = entries.random_patterns(PROBES)
         seen = []
         for alive in patterns:
             entries.impose(probe, alive)
@@ -114,11 +54,14 @@ class CostModel:
         sides = (
             [np.stack([getattr(masks[i], side) for masks in seen], 1) for i in range(len(layers))] for side in SIDES
         )
-        self._rows, self._columns = (_Side(signatures, matrix) for signatures in sides)
+        self._rows, self._columns = (Channels(signatures, matrix) for signatures in sides)
         self._pair = np.array([layer.per_pair for layer in layers]).reshape(-1, 3).T
         self._row = np.array([layer.per_row for layer in layers]).reshape(-1, 3).T
         self._grouped = np.array([layer.grouped for layer in layers], float)
-        self._fixed = self.whole - self._variable(np.ones(entries.count, bool))
+        everything = np.ones(entries.count, bool)
+        self._fixed = self.whole - self._variable(everything)
+        counts = [self._rows.counts(everything), self._columns.counts(everything)]
+        self._had_channels = np.concatenate(counts) > 0
 
     def _widths(self, alive: Mask) -> tuple[Numbers, Numbers]:
         rows, columns = self._rows.counts(alive), self._columns.counts(alive)
@@ -133,23 +76,32 @@ class CostModel:
         """MACs, parameters and bytes with these entries alive."""
         return self._fixed + self._variable(alive)
 
-    def exact(self) -> Callable[[Mask], Numbers]:
-        """A function that compacts a copy of the model with these entries alive and counts: slow and exact."""
-        probe = copy.deepcopy(self._model).eval()
+    def keep(self, kept: Mask) -> None:
+        """Forget entries that are dead for good; the others are numbered anew."""
+        self._rows.keep(kept)
+        self._columns.keep(kept)
 
-        def count(alive: Mask) -> Numbers:
-            self._gates.impose(probe, alive)
-            after = compact(probe, self._example.inputs).after
-            return np.array([after.macs, after.params, after.bytes], float)
+    def empty_layers(self, alive: Mask) -> set[int]:
+        """Layers without a live output, and, counted on, layers without a live input."""
+        counts = np.concatenate([self._rows.counts(alive), self._columns.counts(alive)])
+        return set(np.flatnonzero((counts == 0) & self._had_channels).tolist())
 
-        return count
+    def strongest_channel(self, layer: int, lasts: Numbers) -> list[int]:
+        """The entries of the channel of a layer, numbered as by `empty_layers`, that lasts longest."""
+        channels = self._channels_of(layer)
+        best = channels[np.argmax(np.append(lasts, np.inf)[channels].min(1))]
+        return [int(entry) for entry in best if entry < len(lasts)]
 
-    def keeps_output(self, alive: Mask) -> bool:
-        """Whether the output depends on the input with these entries alive."""
-        probe = copy.deepcopy(self._model).eval()
-        self._gates.impose(probe, alive)
-        graph, _ = recorded(materialise(probe), self._example)
-        return not all(value.known or (value.axis is not None and value.fixed.all()) for value in graph.results)
+    def without_layer(self, layer: int) -> Mask:
+        """Entries with which all channels of a layer, numbered as by `empty_layers`, are dead."""
+        channels, count = self._channels_of(layer), self._rows.entry_count
+        alive = np.ones(count + 1, bool)
+        alive[channels] = False
+        return alive[:count]
+
+    def _channels_of(self, layer: int) -> Entries:
+        layers = len(self._grouped)
+        return self._rows.of_layer(layer) if layer < layers else self._columns.of_layer(layer - layers)
 
     def marginal(self, alive: Mask, metric: int) -> Numbers:
         """What one more or one less of each entry changes, at the widths of now."""

@@ -7,12 +7,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from diffsparse.budget.limits import Mask, Numbers
 from diffsparse.errors import SparsityError
 from diffsparse.gates import Gate
 from diffsparse.gates.vector import VectorGate
-
-Mask = np.ndarray[Any, np.dtype[np.bool_]]
-Numbers = np.ndarray[Any, np.dtype[np.float64]]
 
 
 class GateEntries:
@@ -38,6 +36,8 @@ class GateEntries:
         self.sizes = np.array([n for groups, n in sizes for _ in range(groups)])
         """Entries of each group."""
         self.count = len(self.group)
+        self.immortal = self.sizes[self.group] == 1
+        """Entries that are alone in their group, whose threshold they never reach."""
 
     @torch.no_grad()
     def alive(self) -> Mask:
@@ -47,10 +47,17 @@ class GateEntries:
 
     @torch.no_grad()
     def margins(self) -> Numbers:
-        """How far the logit of each entry's share lies above its threshold; an entry lives if this is above 0."""
-        shares = [gate.shares() for gate in self.gates.values()]
-        logits = _joined([torch.logit(share.double()).flatten() for share in shares])
-        return np.asarray(logits - self.thresholds()[self.group], float)
+        """How far the logit of each entry's share lies above its threshold; an entry lives if this is above 0.
+
+        Infinite for the only entry of a group, which cannot die. Raises if a gate is not finite.
+        """
+        shares = _joined([gate.shares().flatten() for gate in self.gates.values()]).astype(float)
+        with np.errstate(divide="ignore"):
+            margins = np.log(shares) - np.log1p(-shares) - self.thresholds()[self.group]
+        if np.isnan(margins).any():
+            for name, gate in self.gates.items():
+                gate.check_finite(name)
+        return np.where(self.immortal, np.inf, margins)
 
     @torch.no_grad()
     def thresholds(self) -> Numbers:
@@ -66,16 +73,28 @@ class GateEntries:
             gate.beta.add_(part.to(gate.beta))
             start += gate.beta.numel()
 
-    def random_halves(self, count: int) -> list[Mask]:
-        """Patterns in which a random half of each group is dead; the same each time."""
+    @torch.no_grad()
+    def separate(self, distance: float) -> None:
+        """Move the logarithms of neighbouring shares of a group apart, so that a threshold can lie between them."""
+        for gate in self.gates.values():
+            rank = gate.shares().argsort(stable=True, dim=-1).argsort(-1)
+            gate.scale_shares(distance * rank)
+
+    def one_per_group(self) -> Mask:
+        """The first entry of each group alive."""
+        return np.asarray(np.diff(self.group, prepend=-1) != 0)
+
+    def random_patterns(self, count: int) -> list[Mask]:
+        """Patterns in which a random third of each group is dead; the same each time."""
         draw = np.random.default_rng(0)
+        starts = np.concatenate([[0], np.cumsum(self.sizes)[:-1]])
+        living = -(-2 * self.sizes // 3)
         patterns = []
         for _ in range(count):
             order = np.lexsort((draw.random(self.count), self.group))
             rank = np.empty(self.count, np.int64)
-            starts = np.concatenate([[0], np.cumsum(self.sizes)[:-1]])
             rank[order] = np.arange(self.count) - starts[self.group[order]]
-            patterns.append(rank < -(-self.sizes[self.group] // 2))
+            patterns.append(rank < living[self.group])
         return patterns
 
     @torch.no_grad()

@@ -5,8 +5,9 @@ from typing import Any
 from torch import nn
 from torch.optim import Optimizer
 
-from diffsparse.compaction import Compacted, slice_optimizer
+from diffsparse.compaction import Compacted
 from diffsparse.compaction.adaptors import ExpandOutput, SelectInput
+from diffsparse.compaction.optimizer import slice_optimizer_in_place
 
 _OF_TORCH = frozenset(vars(nn.Module()))
 
@@ -14,13 +15,12 @@ _OF_TORCH = frozenset(vars(nn.Module()))
 def shrink_in_place(model: nn.Module, small: Compacted[Any], optimizer: Optimizer | None) -> None:
     """Give `model` the layers of `small`, which was made from it, and `optimizer` its parameters and their state.
 
-    Modules that keep their class stay the same objects. Parameters are new ones: a graph that is still alive holds on to
-    the shapes of the old ones.
+    Modules that keep their class stay the same objects. Parameters are new ones: a graph that is still alive holds on
+    to the shapes of the old ones.
     """
-    sliced = None if optimizer is None else slice_optimizer(optimizer, model, small)
+    if optimizer is not None:
+        slice_optimizer_in_place(optimizer, model, small)
     _graft(model, small.model)
-    if optimizer is not None and sliced is not None:
-        _take_over(optimizer, sliced)
 
 
 def _graft(old: nn.Module, new: nn.Module) -> None:
@@ -41,15 +41,3 @@ def _graft(old: nn.Module, new: nn.Module) -> None:
             children[key] = mine
     old._modules.clear()
     old._modules.update(children)
-
-
-def _take_over(optimizer: Optimizer, sliced: Optimizer) -> None:
-    """Give `optimizer` the parameters and state of `sliced`, whose groups are those that still have parameters."""
-    left = iter(sliced.param_groups)
-    following = next(left, None)
-    for group in optimizer.param_groups:
-        same = following is not None and all(following.get(k) == v for k, v in group.items() if k != "params")
-        group["params"] = following["params"] if same and following is not None else []
-        following = next(left, None) if same else following
-    optimizer.state.clear()
-    optimizer.state.update(sliced.state)

@@ -174,6 +174,11 @@ class Graph:
         for call in self.calls:
             call.module = self.modules[call.name]
 
+    @property
+    def constant(self) -> bool:
+        """Whether the output is the same for every input."""
+        return all(value.known or (value.axis is not None and bool(value.fixed.all())) for value in self.results)
+
     def call_counts(self) -> dict[nn.Module, int]:
         """How often each module was called."""
         return Counter(call.module for call in self.calls)

@@ -44,14 +44,40 @@ def slice_optimizer(optimizer: AnyOptimizer, model: nn.Module, small: Compacted[
         'SGD'
     """
     _check(optimizer, small)
-    model = check_model(model)
+    groups, states = sliced_groups(optimizer, check_model(model), small)
+    warn_of_idle_gates(model, optimizer)
+    # some classes keep more defaults than their constructor takes
+    taken = inspect.signature(type(optimizer).__init__).parameters
+    options = {key: value for key, value in optimizer.defaults.items() if key in taken}
+    new = type(optimizer)([group for group in groups if group["params"]], **options)
+    new.state.update(states)
+    return new
+
+
+def slice_optimizer_in_place(optimizer: torch.optim.Optimizer, model: nn.Module, small: Compacted[Any]) -> None:
+    """Give `optimizer` the parameters of the compact model and their state; a group that loses all of its own stays."""
+    _check(optimizer, small)
+    groups, states = sliced_groups(optimizer, check_model(model), small)
+    for group, new in zip(optimizer.param_groups, groups, strict=True):
+        if "param_names" in group:
+            group["param_names"] = [name for name, _ in new["params"]]
+            new["params"] = [parameter for _, parameter in new["params"]]
+        group["params"] = new["params"]
+    optimizer.state.clear()
+    optimizer.state.update(states)
+
+
+def sliced_groups(
+    optimizer: torch.optim.Optimizer, model: nn.Module, small: Compacted[Any]
+) -> tuple[list[dict[str, Any]], dict[Tensor, dict[str, Any]]]:
+    """The groups of `optimizer` with the parameters of the compact model, some perhaps empty, and the sliced states."""
     old, sources = dict(model.named_parameters(remove_duplicate=False)), parameter_sources(model)
     home = {id(p): position for position, group in enumerate(optimizer.param_groups) for p in group["params"]}
     groups: list[dict[str, Any]] = [
         {**{key: value for key, value in group.items() if key not in {"params", "param_names"}}, "params": []}
         for group in optimizer.param_groups
     ]
-    states: dict[nn.Parameter, dict[str, Any]] = {}
+    states: dict[Tensor, dict[str, Any]] = {}
     for name, parameter in small.model.named_parameters():
         source = _source(name, parameter, old, sources)
         if source is None or id(old[source.name]) not in home:
@@ -63,15 +89,9 @@ def slice_optimizer(optimizer: AnyOptimizer, model: nn.Module, small: Compacted[
         if source.keeps_state:
             kept = small.plan.tensors.get(name)
             states[parameter] = _sliced_state(name, optimizer.state.get(before, {}), before, parameter, kept)
-    groups = [group for group in groups if group["params"]]
-    if not groups:
+    if not any(group["params"] for group in groups):
         raise SparsityError("the optimiser holds no parameter of the model that was compacted")
-    warn_of_idle_gates(model, optimizer)
-    # some classes keep more defaults than their constructor takes
-    taken = inspect.signature(type(optimizer).__init__).parameters
-    new = type(optimizer)(groups, **{key: value for key, value in optimizer.defaults.items() if key in taken})
-    new.state.update({parameter: state for parameter, state in states.items() if state})
-    return new
+    return groups, {parameter: state for parameter, state in states.items() if state}
 
 
 def _check(optimizer: object, small: object) -> None:

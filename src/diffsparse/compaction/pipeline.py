@@ -185,7 +185,7 @@ def recorded(model: nn.Module, example: Example) -> tuple[Graph, Any]:
 
 
 def _constant_output(model: nn.Module, graph: Graph) -> str:
-    if all(value.known or (value.axis is not None and value.fixed.all()) for value in graph.results):
+    if graph.constant:
         return f"the output of {type(model).__name__} no longer depends on its input: every path through it is dead"
     return ""
 

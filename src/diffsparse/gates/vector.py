@@ -76,6 +76,10 @@ class VectorGate(Gate):
     def shares(self) -> Tensor:
         """Share of each entry in its group, shape (groups, entries); an entry lives if it is above sigmoid(beta)."""
 
+    @abstractmethod
+    def scale_shares(self, logarithm: Tensor) -> None:
+        """Multiply shares by the exponential of `logarithm` (groups, entries), then normalise; in place."""
+
     @torch.no_grad()
     def set_alive(self, alive: Tensor) -> None:
         """Make these entries, shape (groups, entries), live alike and the others zero."""
@@ -132,7 +136,11 @@ class SignedGate(VectorGate):
 
     def shares(self) -> Tensor:
         (rows,) = self.groups(self.alpha.detach().abs())
-        return rows / rows.sum(-1, keepdim=True)
+        return rows / rows.sum(-1, keepdim=True).clamp_min(torch.finfo(rows.dtype).tiny)
+
+    def scale_shares(self, logarithm: Tensor) -> None:
+        (rows,) = self.groups(self.alpha.detach())
+        self.set_groups(rows * logarithm.exp(), self.beta)
 
     def forward(self) -> Tensor:
         return signed_threshold(self.alpha, self.beta, self.dims, rgf=self.rgf)
@@ -177,6 +185,10 @@ class SimplexGate(VectorGate):
     def shares(self) -> Tensor:
         (rows,) = self.groups(self.alpha.detach())
         return rows.softmax(-1)
+
+    def scale_shares(self, logarithm: Tensor) -> None:
+        (rows,) = self.groups(self.alpha.detach())
+        self.set_groups(rows + logarithm, self.beta)
 
     def forward(self) -> Tensor:
         return simplex_threshold(self.alpha, self.beta, self.dims, rgf=self.rgf)

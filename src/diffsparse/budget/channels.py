@@ -1,0 +1,83 @@
+"""Which gate entries each channel of a layer needs to live, found from recordings in which random entries are dead."""
+
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from diffsparse.budget.limits import Mask, Numbers
+
+Entries: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
+
+
+class Channels:
+    """The outputs, or the inputs, of all layers: which entries each of them needs to live.
+
+    Args:
+        signatures: per layer, for each channel, in which probes it was there.
+        patterns: (entries, probes), which entries lived in which probe.
+    """
+
+    def __init__(self, signatures: list[Mask], patterns: Mask) -> None:
+        self.entry_count, self._layers = len(patterns), len(signatures)
+        owners = _Owners(patterns)
+        found = [[owners.of(signature) for signature in layer if signature.any()] for layer in signatures]
+        self.layers = np.repeat(np.arange(self._layers), [len(layer) for layer in found])
+        """Layer of each channel."""
+        channels = [entries for layer in found for entries in layer]
+        widest = max(map(len, channels), default=0) or 1
+        always = self.entry_count
+        self.entries = np.array([[*e, *[always] * (widest - len(e))] for e in channels], np.int64).reshape(-1, widest)
+        """Entries that each channel needs; one past the last stands for none."""
+
+    def _alive(self, alive: Mask) -> Mask:
+        return np.append(alive, True)[self.entries]
+
+    def keep(self, kept: Mask) -> None:
+        """Forget entries that are dead for good, and the channels that needed them; the others are numbered anew."""
+        stays = np.append(kept, True)[self.entries].all(1)
+        number = np.append(np.cumsum(kept) - 1, kept.sum())
+        self.layers, self.entries = self.layers[stays], number[self.entries[stays]]
+        self.entry_count = int(kept.sum())
+
+    def of_layer(self, layer: int) -> Entries:
+        """The entries that each channel of a layer needs; one past the last stands for none."""
+        return np.asarray(self.entries[self.layers == layer])
+
+    def counts(self, alive: Mask) -> Numbers:
+        """Live channels of each layer."""
+        lives = self._alive(alive).all(1).astype(float)
+        return np.asarray(np.bincount(self.layers, weights=lives, minlength=self._layers), float)
+
+    def spread(self, alive: Mask, by_layer: Numbers) -> Numbers:
+        """What each entry decides on, if a channel of a layer is worth `by_layer`: channels that need nothing else."""
+        lives = self._alive(alive)
+        others = lives.sum(1, keepdims=True) - lives == lives.shape[1] - 1
+        worth = np.where(others, by_layer[self.layers][:, None], 0.0)
+        total = np.bincount(self.entries.ravel(), weights=worth.ravel(), minlength=self.entry_count + 1)
+        return np.asarray(total[: self.entry_count], float)
+
+
+class _Owners:
+    """Finds the entries that a channel needs from the probes in which it was there."""
+
+    def __init__(self, patterns: Mask) -> None:
+        self._patterns = patterns
+        self._single: dict[bytes, tuple[int, ...]] = {p.tobytes(): (entry,) for entry, p in enumerate(patterns)}
+
+    def of(self, signature: Mask) -> tuple[int, ...]:
+        """The entries; none for a channel that is always there, or that follows no entries together."""
+        key = signature.tobytes()
+        if key not in self._single:
+            self._single[key] = () if signature.all() else self._together(signature)
+        return self._single[key]
+
+    def _together(self, signature: Mask) -> tuple[int, ...]:
+        """A few entries that live together exactly where the channel is there; those found by chance are left out."""
+        chosen = np.flatnonzero(~(signature & ~self._patterns).any(1)).tolist()
+        if not chosen or not np.array_equal(self._patterns[chosen].all(0), signature):
+            return ()
+        for entry in list(chosen):
+            rest = [other for other in chosen if other != entry]
+            if rest and np.array_equal(self._patterns[rest].all(0), signature):
+                chosen = rest
+        return tuple(chosen)

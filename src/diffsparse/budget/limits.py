@@ -1,0 +1,51 @@
+"""What a network may cost: one or several limits, and the way there."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from diffsparse.errors import SparsityError, require_number
+
+Mask: TypeAlias = np.ndarray[Any, np.dtype[np.bool_]]
+Numbers: TypeAlias = np.ndarray[Any, np.dtype[np.float64]]
+
+METRICS = ("macs", "params", "bytes")
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The largest cost for each metric, infinite where none was asked for."""
+
+    numbers: Numbers
+
+    @classmethod
+    def asked(cls, given: Mapping[str, float | None], whole: Numbers) -> "Limits":
+        """From what the user gave: shares of the whole network's cost up to 1, numbers above."""
+        asked = {name: value for name, value in given.items() if value is not None}
+        if not asked:
+            raise SparsityError(f"a budget needs a cost: give one of {', '.join(f'{name}=' for name in METRICS)}")
+        numbers = np.full(len(METRICS), np.inf)
+        for name, value in asked.items():
+            metric, number = METRICS.index(name), require_number(name, value, above=0)
+            if number > whole[metric]:
+                raise SparsityError(
+                    f"{name}={value:g} is more than the whole network costs, {whole[metric]:,.0f}; give a share "
+                    "above 0 and up to 1, or a smaller number"
+                )
+            numbers[metric] = number * whole[metric] if number <= 1 else number
+        return cls(numbers)
+
+    def excess(self, cost: Numbers) -> float:
+        """The largest of the costs as a multiple of its limit; all limits hold if this is at most 1."""
+        return float((cost / self.numbers).max())
+
+    def on_the_way(self, whole: Numbers, done: float) -> "Limits":
+        """The limits for a network that is `done` of the way from the whole cost to these."""
+        return Limits(np.where(np.isinf(self.numbers), np.inf, whole - (whole - self.numbers) * done))
+
+    def shares(self, whole: Numbers) -> dict[str, float]:
+        """The limits that there are, as shares of the whole cost."""
+        pairs = zip(METRICS, self.numbers, whole, strict=True)
+        return {name: float(limit / cost) for name, limit, cost in pairs if np.isfinite(limit)}

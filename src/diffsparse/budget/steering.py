@@ -1,0 +1,221 @@
+"""Steering by thresholds: all of them move together, weighted by what an entry costs, until the cost is right."""
+
+import math
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from diffsparse.budget.cost_model import CostModel
+from diffsparse.budget.entries import GateEntries
+from diffsparse.budget.exact import Exact
+from diffsparse.budget.limits import Limits, Mask, Numbers
+from diffsparse.errors import SparsityError
+
+Order: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
+
+FLOOR = 0.05
+"""Least weight of a group, as a share of the mean: what costs next to nothing is hardly pushed."""
+APART = 1e-5
+"""Distance between neighbours on the scale of beta, whose rounding error is a tenth of this, so that one can be cut off."""
+BESIDE = 1e-3
+"""How far a threshold is moved beyond the last entry where there is none on the other side."""
+
+
+class Steering:
+    """Finds which entries die first and shifts thresholds so that just enough of them do.
+
+    Args:
+        entries: of the gates to steer.
+        costs: of the network with these entries.
+        limits: the final ones.
+        exact: makes an exact count for the model as it is now; slow.
+        weighted: whether thresholds move in proportion to what an entry of their group costs.
+    """
+
+    def __init__(
+        self, entries: GateEntries, costs: CostModel, limits: Limits, exact: Callable[[], Exact], *, weighted: bool
+    ) -> None:
+        self.entries, self.costs, self.limits = entries, costs, limits
+        self._exact, self._weighted = exact, weighted
+        self.weights = self.group_weights(entries.alive())
+        """What an entry of each group costs, the mean over all entries being 1."""
+        self._essential = set[int]()
+        self._may_be_empty = set[int]()
+
+    def group_weights(self, alive: Mask) -> Numbers:
+        """What one more entry of each group costs now, for the limit that is hardest to reach; the mean is 1."""
+        if not self._weighted:
+            return np.ones(len(self.entries.sizes))
+        metric = int(np.argmax(self.costs.cost(alive) / self.limits.numbers))
+        marginal = self.costs.marginal(alive, metric)
+        by_group = np.bincount(self.entries.group, weights=marginal) / self.entries.sizes
+        return np.asarray(np.maximum(by_group / (marginal.mean() or 1.0), FLOOR))
+
+    def look(self, limits: Limits) -> None:
+        """Shift thresholds if the cost is above `limits`, or below the final ones."""
+        alive = self.entries.alive()
+        self.weights = self.group_weights(alive)
+        cost = self.costs.cost(alive)
+        if limits.excess(cost) > 1:
+            self._steer(lambda: self._deaths(limits))
+        elif self.limits.excess(cost) < 1:
+            self._steer(lambda: self._deaths(self.limits))
+
+    def land(self) -> None:
+        """Shift thresholds so that the cost, counted exactly, is within the limits and no entry dies in vain."""
+        self.weights = self.group_weights(self.entries.alive())
+        exact = self._exact()
+        alive = self._steer(lambda: self._exact_deaths(exact))
+        if self.limits.excess(exact.cost(alive)) > 1:
+            raise self._unreachable(exact.cost(alive))
+
+    def check_reachable(self) -> None:
+        """Raise, with the smallest cost that can be reached, if the limits are below it."""
+        if self.limits.excess(self.costs.cost(self.entries.one_per_group())) <= 1:
+            return
+        least_cost = self.costs.cost(self.entries.immortal)
+        if self.limits.excess(least_cost) <= 1:
+            # what must live for the output to depend on the input may cost too much
+            least_cost = self.costs.cost(self._deaths(self.limits)[0])
+        if self.limits.excess(least_cost) > 1:
+            raise self._unreachable(least_cost)
+
+    def state_dict(self) -> dict[str, Any]:
+        """What cannot be computed from the gates."""
+        found = {"essential": self._essential, "may_be_empty": self._may_be_empty}
+        return {"weights": self.weights.tolist()} | {name: sorted(layers) for name, layers in found.items()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore what `state_dict` gave."""
+        weights = np.array(state["weights"], float)
+        if weights.shape != self.weights.shape:
+            raise ValueError(f"it is of {len(weights)} groups of gates, and there are {len(self.weights)}")
+        self.weights = weights
+        self._essential, self._may_be_empty = set(state["essential"]), set(state["may_be_empty"])
+
+    def _unreachable(self, cost: Numbers) -> SparsityError:
+        shares, reached = self.limits.shares(self.costs.whole), Limits(cost).shares(self.costs.whole)
+        asked = ", ".join(f"{name}={share:.4g}" for name, share in shares.items())
+        smallest = ", ".join(f"{name}={math.ceil(1e4 * reached[name]) / 1e4:g}" for name in shares)
+        return SparsityError(
+            f"a budget of {asked} cannot be reached: with every gate closed that can be, the rest still costs "
+            f"{smallest}, the smallest budget for this network. Ask for that or more, or put gates into more layers"
+        )
+
+    def _steer(self, decide: Callable[[], tuple[Mask, float]]) -> Mask:
+        """Shift thresholds as decided; the entries that live then."""
+        alive, shift = decide()
+        self._shift(alive, shift)
+        if not np.array_equal(self.entries.alive(), alive):
+            # no threshold can lie between shares that are equal up to rounding
+            self.entries.separate(APART)
+            alive, shift = decide()
+            self._shift(alive, shift)
+        return alive
+
+    def _shift(self, alive: Mask, shift: float) -> None:
+        """Shift thresholds by a common amount times their weights, a little less or more where an entry is very close.
+
+        No threshold moves on beyond all entries of its group: it would only be far from them later.
+        """
+        margins = self.entries.margins()
+        lowest, highest = self._extremes(margins)
+        _, below = self._extremes(np.where(alive, -np.inf, margins))
+        above, _ = self._extremes(np.where(alive, margins, np.inf))
+        distance = np.minimum((above - below) / 2, APART / 2)
+        wanted = np.clip(shift * self.weights, np.minimum(lowest - BESIDE, 0), np.maximum(highest + BESIDE, 0))
+        self.entries.shift(np.clip(wanted, below + distance, above - distance))
+
+    def _extremes(self, by_entry: Numbers) -> tuple[Numbers, Numbers]:
+        """The smallest and the largest number of each group."""
+        starts = np.flatnonzero(self.entries.one_per_group())
+        return np.minimum.reduceat(by_entry, starts), np.maximum.reduceat(by_entry, starts)
+
+    def _dies_at(self) -> Numbers:
+        """At which common shift each entry dies; infinite for those without which the output would be constant."""
+        dies_at = self.entries.margins() / self.weights[self.entries.group]
+        for layer in self._essential:
+            dies_at[self.costs.strongest_channel(layer, dies_at)] = np.inf
+        return dies_at
+
+    def _deaths(self, limits: Limits) -> tuple[Mask, float]:
+        """The entries that live if as few die as the formula needs for `limits`, and the common shift that does it."""
+        while True:
+            alive, shift = _fewest_deaths(self._dies_at(), lambda mask: limits.excess(self.costs.cost(mask)) <= 1)
+            if self.costs.empty_layers(alive) <= self._may_be_empty or self._accepts(alive, self._exact()):
+                return alive, shift
+
+    def _exact_deaths(self, exact: Exact) -> tuple[Mask, float]:
+        """The same for the final limits, counted exactly; the formula counts some channels as alive that are not."""
+        guess = int((~self._deaths(self.limits)[0]).sum())
+        while True:
+            fits = lambda mask: self.limits.excess(exact.cost(mask)) <= 1  # noqa: E731
+            alive, shift = _fewest_deaths(self._dies_at(), fits, guess)
+            if self._accepts(alive, exact):
+                return alive, shift
+
+    def _accepts(self, alive: Mask, exact: Exact) -> bool:
+        """Whether the output still depends on the input; if not, more layers are essential and keep a channel."""
+        empty = self.costs.empty_layers(alive)
+        if exact.keeps_output(alive):
+            self._may_be_empty |= empty
+            return True
+        new = empty - self._may_be_empty
+        guilty = {layer for layer in new if not exact.keeps_output(self.costs.without_layer(layer))}
+        more = (guilty or new) - self._essential
+        if not more:
+            raise SparsityError("the output of the network no longer depends on its input, whichever entries live")
+        self._essential |= more
+        return False
+
+
+def _fewest_deaths(dies_at: Numbers, fits: Callable[[Mask], bool], guess: int | None = None) -> tuple[Mask, float]:
+    order = np.argsort(dies_at, kind="stable")
+    dead = least(lambda count: fits(_without(order, count)), int((dies_at < np.inf).sum()), guess)
+    return _without(order, dead), _between(dies_at[order], dead)
+
+
+def _without(order: Order, dead: int) -> Mask:
+    alive = np.ones(len(order), bool)
+    alive[order[:dead]] = False
+    return alive
+
+
+def _between(sorted_shifts: Numbers, dead: int) -> float:
+    """A shift at which the first `dead` entries die and the others live."""
+    below = sorted_shifts[dead - 1] if dead else -np.inf
+    above = sorted_shifts[dead] if dead < len(sorted_shifts) else np.inf
+    if np.isfinite(below) and np.isfinite(above):
+        return float(below + above) / 2
+    return (
+        float(below) + BESIDE if np.isfinite(below) else min(float(above) - BESIDE, 0.0) if np.isfinite(above) else 0.0
+    )
+
+
+def least(holds: Callable[[int], bool], most: int, guess: int | None = None) -> int:
+    """The least number up to `most` for which `holds` is true, if it is true from there on; `most` if it never is.
+
+    A good guess saves calls.
+
+    Example:
+        >>> least(lambda n: n >= 7, 100, guess=9)
+        7
+    """
+    low, high = 0, most
+    if guess is not None:
+        middle, step = min(guess, most), 1
+        if holds(middle):
+            high = middle
+            while middle > 0 and holds(max(middle - step, 0)):
+                middle = high = max(middle - step, 0)
+                step *= 2
+            low = max(high - step, 0)
+        else:
+            while middle < most and not holds(min(middle + step, most)):
+                middle, step = min(middle + step, most), 2 * step
+            low, high = middle + 1, min(middle + step, most)
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if holds(middle) else (middle + 1, high)
+    return low
