@@ -3,6 +3,7 @@
 import errno
 import os
 import pickle
+from dataclasses import replace
 
 import pytest
 import torch
@@ -179,11 +180,16 @@ def test_no_pickle(tmp_path, monkeypatch):
         save(model, tmp_path / str(number))
 
 
-def test_a_model_compacted_twice_is_refused(tmp_path):
+def test_a_model_compacted_twice_goes_back_to_the_class_by_both_plans(tmp_path):
     small = compact_resnet()
     example = torch.randn(1, 3, 8, 8)
-    again = ds.compact(small.model, example)
-    assert again.repeated
-    assert not small.repeated
-    with pytest.raises(CheckpointError, match="was compact before"):
-        save(again, tmp_path / "net")
+    with torch.no_grad():
+        small.model.stages[0][0].bn2.weight[:2] = 0
+        small.model.stages[0][0].bn2.bias[:2] = 0
+    again = ds.compact(small.model.eval(), example)
+    assert again.plan.earlier == (small.plan,)
+    assert again.after.macs < small.after.macs
+    save(again, tmp_path / "net")
+    loaded = ds.load(tmp_path / "net", resnet()).eval()
+    assert torch.equal(loaded(example), again.model(example))
+    assert ds.compact(again.model, example).plan.earlier == (small.plan, replace(again.plan, earlier=()))

@@ -1,6 +1,5 @@
 """`Budget`: half the MACs, please."""
 
-import copy
 import warnings
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -14,6 +13,7 @@ from diffsparse.budget.entries import GateEntries
 from diffsparse.budget.exact import Exact
 from diffsparse.budget.limits import METRICS, Limits, Numbers
 from diffsparse.budget.pressure import Pressure
+from diffsparse.budget.regate import check_can_regate, regate
 from diffsparse.budget.shrink import shrink_in_place
 from diffsparse.budget.steering import Steering
 from diffsparse.compaction import Compacted, Plan, apply_plan, compact
@@ -62,6 +62,8 @@ class Budget:
             number. If several are given, all hold.
         steps: how often `step` will be called in the whole run.
         due: the share of the steps after which the cost is reached.
+        shrinks: in how many steps the network becomes small, evenly until it is due; with more than one, the first part
+            of the run gets faster too. Gates live on in between; what is gone does not come back.
         only: the gates to steer, chosen as for a `Penalty`. Others keep their values, and become part of the network
             with them when it is made small.
         pressure: a norm, such as `ds.L1()`, presses on gates; by default the pressure is on thresholds.
@@ -95,6 +97,7 @@ class Budget:
         bytes: float | None = None,
         steps: int,
         due: float = 0.3,
+        shrinks: int = 1,
         only: Selection | None = None,
         pressure: Norm | None = None,
         strength: float = STRENGTH,
@@ -105,25 +108,30 @@ class Budget:
         self.steps = require_whole("steps", steps, low=1)
         self.due = max(1, round(require_number("due", due, above=0, high=1) * self.steps))
         """The step at which the cost is reached."""
+        parts = require_whole("shrinks", shrinks, low=1)
+        self._shrinks_at = {max(1, round(self.due * part / parts)) for part in range(1, parts + 1)}
         self._every = max(1, min(EVERY, self.due // LOOKS))
-        self._entries = GateEntries(chosen_gates(self.model, only))
-        self._pressure = Pressure(self._entries, pressure, require_number("strength", strength, low=0))
-        self._costs = CostModel(self.model, self.example, self._entries)
+        gates = chosen_gates(self.model, only)
+        if parts > 1:
+            check_can_regate(self.model)
+        entries = GateEntries(gates)
+        self._pressure = Pressure(entries, pressure, require_number("strength", strength, low=0))
+        self._costs = CostModel(self.model, self.example, entries)
         limits = Limits.asked({"macs": macs, "params": params, "bytes": bytes}, self._costs.whole)
-        self._steering = Steering(self._entries, self._costs, limits, self._exact, weighted=weighted)
+        self._steering = Steering(entries, self._costs, limits, self._exact, weighted=weighted)
         self._steering.check_reachable()
-        self._step = 0
+        self._step, self._warned = 0, False
+        self._plans: list[Plan] = []
         self._small: Compacted[Any] | None = None
-        self._warned = False
         self.history: list[Look] = []
         """Every look, the first to the last."""
 
     def _exact(self) -> Exact:
-        return Exact(self.model, self.example, self._entries)
+        return Exact(self.model, self.example, self._steering.entries)
 
     @property
     def finished(self) -> bool:
-        """Whether the cost has been reached and the model is small."""
+        """Whether the cost has been reached and the model is small for good."""
         return self._small is not None
 
     @property
@@ -137,9 +145,8 @@ class Budget:
     def cost(self) -> dict[str, float]:
         """What the network costs now, as shares of the whole one."""
         if self._small is not None:
-            last = self.history[-1]
-            return {name: getattr(last, name) for name in METRICS}
-        return self._shares(self._costs.cost(self._entries.alive()))
+            return {name: getattr(self.history[-1], name) for name in METRICS}
+        return self._shares(self._steering.cost())
 
     def penalty(self) -> Tensor:
         """The term to add to the loss: a scalar, zero once the cost is reached."""
@@ -159,45 +166,55 @@ class Budget:
         self._step += 1
         if self._small is not None:
             self._warn_of_extra_steps(self._step)
-        elif self._step >= self.due:
-            self._land(optimizer)
-            return True
-        elif self._step % self._every == 0:
-            limits = self._steering.limits.on_the_way(self._costs.whole, 1 - (1 - self._step / self.due) ** 3)
-            self._steering.look(limits)
-            self._note(self._costs.cost(self._entries.alive()), limits)
-        return False
+            return False
+        shrinks = self._step in self._shrinks_at
+        if self._step == self.due:
+            self._steering.land()
+        elif shrinks or self._step % self._every == 0:
+            self._look()
+        if shrinks:
+            self._shrink(optimizer)
+        return shrinks
 
-    def _land(self, optimizer: Optimizer | None) -> None:
-        self._steering.land()
-        small = compact(self.model, self.example.inputs)
-        alive = int(self._entries.alive().sum())
-        self._become(small, optimizer)
-        after = np.array([getattr(small.after, name) for name in METRICS], float)
-        self._note(after, self._steering.limits, alive)
+    def _look(self) -> None:
+        limits = self._steering.limits.on_the_way(self._costs.whole, 1 - (1 - self._step / self.due) ** 3)
+        self._steering.look(limits)
+        self._note(self._steering.cost(), limits)
 
-    def _become(self, small: Compacted[Any], optimizer: Optimizer | None) -> None:
-        before = small.before
-        original = materialise(self.model).to("meta")
-        shrink_in_place(self.model, small, optimizer)
-        self._small = replace(small, model=self.model, original=original)
-        vars(self._small)["before"] = before
-
-    def _note(self, cost: Numbers, limits: Limits, alive: int | None = None) -> None:
+    def _note(self, cost: Numbers, limits: Limits) -> None:
         wanted = min(limits.shares(self._costs.whole).values())
-        count = int(self._entries.alive().sum()) if alive is None else alive
-        self.history.append(Look(step=self._step, wanted=wanted, alive=count, **self._shares(cost)))
+        alive = int(self._steering.entries.alive().sum())
+        self.history.append(Look(step=self._step, wanted=wanted, alive=alive, **self._shares(cost)))
 
     def _shares(self, cost: Numbers) -> dict[str, float]:
         return dict(zip(METRICS, (cost / self._costs.whole).tolist(), strict=True))
 
+    def _shrink(self, optimizer: Optimizer | None) -> None:
+        small = compact(self.model, self.example.inputs)
+        if self._step == self.due:
+            cost = np.array([getattr(small.after, name) for name in METRICS], float)
+            self._note(cost, self._steering.limits)
+        self._adopt(small, optimizer, last=self._step == self.due)
+
+    def _adopt(self, small: Compacted[Any], optimizer: Optimizer | None, *, last: bool) -> None:
+        """Make model and optimiser what `small` is; unless it is the last time, gates live on."""
+        self._plans.append(replace(small.plan, earlier=()))
+        if last:
+            original = materialise(self.model).to("meta")
+            shrink_in_place(self.model, small, optimizer)
+            self._small = replace(small, model=self.model, original=original)
+            vars(self._small)["before"] = self._costs.measured
+        else:
+            regated = regate(self.model, small)
+            shrink_in_place(self.model, regated.with_gate_slices(), optimizer, gates_stay=True)
+            groups = self._steering.keep(self.model, regated.kept)
+            self._pressure.keep(self._steering.entries, groups)
+
     def _warn_of_extra_steps(self, step: int) -> None:
         if step > self.steps and not self._warned:
             self._warned = True
-            words = (
-                f"this budget was made for {self.steps} steps and the loop goes on; the model stays as small as it is"
-            )
-            warnings.warn(words, SparsityWarning, stacklevel=3)
+            words = f"this budget was made for {self.steps} steps, and the loop goes on"
+            warnings.warn(f"{words}; the model stays as small as it is", SparsityWarning, stacklevel=3)
 
     def state_dict(self) -> dict[str, Any]:
         """Where the budget is, as plain data, for a checkpoint; model and optimiser have states of their own."""
@@ -205,7 +222,7 @@ class Budget:
             "step": self._step,
             "history": [asdict(look) for look in self.history],
             "steering": self._steering.state_dict(),
-            "plan": None if self._small is None else self._small.plan.to_json(),
+            "plans": [plan.to_json() for plan in self._plans],
         }
 
     def load_state_dict(self, state: dict[str, Any], optimizer: Optimizer | None = None) -> None:
@@ -214,23 +231,23 @@ class Budget:
         Call it first, with the optimiser. If the model was small by then, this makes model and optimiser small, so that
         their own states, loaded next, fit.
         """
-        if self._step or self._small is not None:
+        if self._step:
             raise SparsityError("load the state into a new budget, before its first step")
         try:
-            history = [Look(**look) for look in state["history"]]
-            step, plan, steering = int(state["step"]), state["plan"], copy.deepcopy(state["steering"])
-            self._steering.load_state_dict(steering)
-        except (KeyError, TypeError, ValueError) as error:
+            step, history = int(state["step"]), [Look(**look) for look in state["history"]]
+            plans = [Plan.from_json(plan) for plan in state["plans"]]
+            for number, plan in enumerate(plans, 1):
+                small = Compacted(
+                    model=apply_plan(self.model, plan),
+                    plan=plan,
+                    max_difference=None,
+                    original=self.model,
+                    example=self.example,
+                )
+                self._adopt(small, optimizer, last=step >= self.due and number == len(plans))
+            self._steering.load_state_dict(state["steering"])
+        except (LookupError, TypeError, ValueError) as error:
             raise SparsityError(f"this is not the state of a budget for this model: {error}") from error
-        if plan is not None:
-            small = Compacted(
-                model=apply_plan(self.model, Plan.from_json(plan)),
-                plan=Plan.from_json(plan),
-                max_difference=None,
-                original=self.model,
-                example=self.example,
-            )
-            self._become(small, optimizer)
         self._step, self.history = step, history
 
     def __repr__(self) -> str:

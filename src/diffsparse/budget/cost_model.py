@@ -8,7 +8,7 @@ from torch import nn
 
 from diffsparse.budget.channels import Channels, Entries
 from diffsparse.budget.entries import GateEntries
-from diffsparse.budget.limits import Mask, Numbers
+from diffsparse.budget.limits import METRICS, Mask, Numbers
 from diffsparse.compaction.analyse import Analysis
 from diffsparse.compaction.graph import Graph, Node
 from diffsparse.compaction.materialise import materialise
@@ -46,8 +46,9 @@ class CostModel:
             seen.append(_layer_masks(probe, example))
         entries.impose(probe, np.ones(entries.count, bool))
         whole = materialise(probe)
-        cost = measure(whole, example.inputs, latency=False)
-        self.whole = np.array([cost.macs, cost.params, cost.bytes], float)
+        self.measured = measure(whole, example.inputs, latency=False)
+        """The network with every entry alive."""
+        self.whole = np.array([getattr(self.measured, name) for name in METRICS], float)
         """MACs, parameters and bytes with every entry alive."""
         layers = seen[0]
         matrix = np.stack(patterns, 1)

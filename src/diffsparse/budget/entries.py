@@ -28,6 +28,7 @@ class GateEntries:
                 f"{type(gates[odd[0]]).__name__}. Choose the others with only="
             )
         self.gates: dict[str, VectorGate] = dict(gates)  # type: ignore[arg-type]
+        self._widths = {name: gate.alpha.numel() for name, gate in self.gates.items()}
         sizes = [(gate.alpha.numel() // gate.group_size, gate.group_size) for gate in self.gates.values()]
         self.group = np.repeat(
             np.arange(sum(groups for groups, _ in sizes)), [n for groups, n in sizes for _ in range(groups)]
@@ -38,6 +39,13 @@ class GateEntries:
         self.count = len(self.group)
         self.immortal = self.sizes[self.group] == 1
         """Entries that are alone in their group, whose threshold they never reach."""
+
+    def mask(self, chosen: Mapping[str, list[int]]) -> Mask:
+        """True for the chosen entries of each gate, given by its name."""
+        masks = {name: np.zeros(width, bool) for name, width in self._widths.items()}
+        for name, mask in masks.items():
+            mask[chosen[name]] = True
+        return np.concatenate(list(masks.values()))
 
     @torch.no_grad()
     def alive(self) -> Mask:

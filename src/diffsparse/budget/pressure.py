@@ -5,7 +5,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from diffsparse.budget.entries import GateEntries
-from diffsparse.budget.limits import Numbers
+from diffsparse.budget.limits import Mask, Numbers
 from diffsparse.penalties import Norm
 
 
@@ -22,7 +22,12 @@ class Pressure:
 
     def __init__(self, entries: GateEntries, norm: Norm | None, strength: float) -> None:
         self._entries, self._norm, self._strength = entries, norm, strength
+        self._sizes = entries.sizes
         self._factors: tuple[Numbers, Tensor] | None = None
+
+    def keep(self, entries: GateEntries, groups: Mask) -> None:
+        """Go on with what is left of the entries; a group that became smaller is pressed as hard as before."""
+        self._entries, self._sizes = entries, self._sizes[groups]
 
     def term(self, weights: Numbers) -> Tensor:
         """The term, for these weights of groups."""
@@ -38,6 +43,6 @@ class Pressure:
     def _on(self, place: torch.device, dtype: torch.dtype, weights: Numbers) -> Tensor:
         """Lambda and weights together; sent to the device once per change."""
         if self._factors is None or self._factors[0] is not weights:
-            numbers = self._strength * weights * (self._entries.sizes if self._norm is None else 1.0)
+            numbers = self._strength * weights * (self._sizes if self._norm is None else 1.0)
             self._factors = weights, torch.as_tensor(numbers, dtype=dtype, device=place)
         return self._factors[1]

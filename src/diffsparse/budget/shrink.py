@@ -12,15 +12,23 @@ from diffsparse.compaction.optimizer import slice_optimizer_in_place
 _OF_TORCH = frozenset(vars(nn.Module()))
 
 
-def shrink_in_place(model: nn.Module, small: Compacted[Any], optimizer: Optimizer | None) -> None:
+def shrink_in_place(
+    model: nn.Module, small: Compacted[Any], optimizer: Optimizer | None, *, gates_stay: bool = False
+) -> None:
     """Give `model` the layers of `small`, which was made from it, and `optimizer` its parameters and their state.
 
     Modules that keep their class stay the same objects. Parameters are new ones: a graph that is still alive holds on
     to the shapes of the old ones.
     """
     if optimizer is not None:
-        slice_optimizer_in_place(optimizer, model, small)
+        slice_optimizer_in_place(unwrapped_optimizer(optimizer), model, small, gates_stay=gates_stay)
     _graft(model, small.model)
+
+
+def unwrapped_optimizer(optimizer: Optimizer) -> Optimizer:
+    """The optimiser inside wrappers that look like one, such as that of Accelerate."""
+    inner = getattr(optimizer, "optimizer", None)
+    return unwrapped_optimizer(inner) if isinstance(inner, Optimizer) else optimizer
 
 
 def _graft(old: nn.Module, new: nn.Module) -> None:

@@ -1,23 +1,25 @@
 """Steering by thresholds: all of them move together, weighted by what an entry costs, until the cost is right."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
 import numpy as np
+from torch import nn
 
 from diffsparse.budget.cost_model import CostModel
 from diffsparse.budget.entries import GateEntries
 from diffsparse.budget.exact import Exact
 from diffsparse.budget.limits import Limits, Mask, Numbers
 from diffsparse.errors import SparsityError
+from diffsparse.gates import named_gates
 
 Order: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
 
 FLOOR = 0.05
 """Least weight of a group, as a share of the mean: what costs next to nothing is hardly pushed."""
 APART = 1e-5
-"""Distance between neighbours on the scale of beta, whose rounding error is a tenth of this, so that one can be cut off."""
+"""Least distance of neighbours on the scale of beta, whose rounding error is a tenth of this."""
 BESIDE = 1e-3
 """How far a threshold is moved beyond the last entry where there is none on the other side."""
 
@@ -80,6 +82,25 @@ class Steering:
             least_cost = self.costs.cost(self._deaths(self.limits)[0])
         if self.limits.excess(least_cost) > 1:
             raise self._unreachable(least_cost)
+
+    def cost(self) -> Numbers:
+        """What the network costs now, by the formula."""
+        return self.costs.cost(self.entries.alive())
+
+    def keep(self, model: nn.Module, kept: Mapping[str, list[int]]) -> Mask:
+        """Go on with the gates of `model`, which became small; returns which groups are left.
+
+        Args:
+            model: the network now.
+            kept: by the name of each gate, which of its entries are left.
+        """
+        left = self.entries.mask(kept)
+        groups = np.asarray(np.bincount(self.entries.group, weights=left) > 0)
+        names = [name for name in self.entries.gates if kept[name]]
+        gates = dict(named_gates(model))
+        self.entries, self.weights = GateEntries({name: gates[name] for name in names}), self.weights[groups]
+        self.costs.keep(left)
+        return groups
 
     def state_dict(self) -> dict[str, Any]:
         """What cannot be computed from the gates."""

@@ -156,11 +156,6 @@ def save(thing: Compacted[Any] | nn.Module, path: str | os.PathLike[str]) -> Non
         >>> torch.equal(again(x), model(x))
         True
     """
-    if isinstance(thing, Compacted) and thing.repeated:
-        raise CheckpointError(
-            "this model was compact before it was compacted again, so its plan does not lead back to your class; "
-            "compact the gated model instead, or keep its state_dict yourself"
-        )
     model = unwrapped(thing.model if isinstance(thing, Compacted) else thing)
     if lazy := lazy_tensor(model):
         raise CheckpointError(f"'{lazy}' cannot be saved: it is lazy and has no size yet; run the model once first")

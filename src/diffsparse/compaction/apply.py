@@ -1,6 +1,6 @@
 """A plan applied to a model: tensors sliced, actions done, attributes corrected, new tensors written."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar, cast
 
 import torch
@@ -16,8 +16,8 @@ from diffsparse.module_tree import modules_by_name, tensors_by_name
 
 Model = TypeVar("Model", bound=nn.Module)
 
-COMPACT = "_made_by_compact"
-"""Attribute that marks a compact model."""
+_PLAN = "_diffsparse_plan"
+"""Attribute of a compact model: how it was made."""
 
 
 def apply_plan(model: Model, plan: Plan) -> Model:
@@ -44,13 +44,26 @@ def apply_plan(model: Model, plan: Plan) -> Model:
     if not isinstance(plan, Plan):
         raise SparsityError(f"plan must be a Plan, read by Plan.from_json or from a Compacted; got {plan!r:.50}")
     small = materialise(check_model(model))
-    _check_fits(small, plan)
-    try:
-        return cast(Model, shrink_in_place(small, plan))
-    except SparsityError:
-        raise
-    except (RuntimeError, LookupError, AttributeError, TypeError, ValueError, AssertionError) as error:
-        raise SparsityError(f"the plan cannot be applied to {type(model).__name__}: {error}") from error
+    for step in (*plan.earlier, plan):
+        _check_fits(small, step)
+        try:
+            small = shrink_in_place(small, step)
+        except SparsityError:
+            raise
+        except (RuntimeError, LookupError, AttributeError, TypeError, ValueError, AssertionError) as error:
+            raise SparsityError(f"the plan cannot be applied to {type(model).__name__}: {error}") from error
+    return cast(Model, small)
+
+
+def plan_of(model: nn.Module) -> Plan | None:
+    """The plan that made a compact model; None for any other."""
+    return vars(model).get(_PLAN)
+
+
+def with_earlier(plan: Plan, model: nn.Module) -> Plan:
+    """`plan` for `model`, preceded by the plans that made `model` itself, if it is compact already."""
+    before = plan_of(model)
+    return plan if before is None else replace(plan, earlier=(*before.earlier, replace(before, earlier=())))
 
 
 def _check_fits(model: nn.Module, plan: Plan) -> None:
@@ -85,7 +98,7 @@ def shrink_in_place(model: nn.Module, plan: Plan) -> nn.Module:
         action.apply(edit, name)
     for module in edit.modules.values():
         vars(module).update(true_attributes(module))
-    vars(model)[COMPACT] = True
+    vars(model)[_PLAN] = with_earlier(plan, model) if not plan.earlier else plan
     return model
 
 

@@ -6,12 +6,15 @@ from typing import TypeVar, cast
 import torch
 from torch import nn
 
+from diffsparse.compaction.adaptors import EXPAND, FILL, SELECT
 from diffsparse.compaction.duplicate import Duplicate
 from diffsparse.errors import SparsityError, require_module
 from diffsparse.gates import GatedModule, Source
 from diffsparse.module_tree import lazy_tensor, memory_of, modules_by_name, without_wrappers
 
 Model = TypeVar("Model", bound=nn.Module)
+
+_HOOKS = [key for key in vars(nn.Module()) if "hook" in key]
 
 
 def check_model(model: Model) -> Model:
@@ -82,10 +85,20 @@ class _Materialiser:
             self._settle(ordinary)
             self._made.append(ordinary)
             new = self._is_new(ordinary, is_own(type(module)))
-            self._duplicate.made[id(module)] = ordinary if new else self._duplicate(ordinary)
+            form = self._duplicate.made[id(module)] = ordinary if new else self._duplicate(ordinary)
+            self._carry_over(module, form)
             return
         for child in module.children():
             self._settle(child)
+
+    def _carry_over(self, module: nn.Module, ordinary: nn.Module) -> None:
+        """Hooks of a gated module, and what adaptors of a compact model hold, belong to its ordinary form too."""
+        for key in _HOOKS:
+            if vars(module)[key]:
+                vars(ordinary)[key] = self._duplicate(vars(module)[key])
+        for key in (SELECT, EXPAND, FILL):
+            if key in module._buffers:
+                ordinary.register_buffer(key, module.get_buffer(key).clone())
 
     @cached_property
     def _memory(self) -> set[int | None]:

@@ -54,10 +54,15 @@ def slice_optimizer(optimizer: AnyOptimizer, model: nn.Module, small: Compacted[
     return new
 
 
-def slice_optimizer_in_place(optimizer: torch.optim.Optimizer, model: nn.Module, small: Compacted[Any]) -> None:
-    """Give `optimizer` the parameters of the compact model and their state; a group that loses all of its own stays."""
+def slice_optimizer_in_place(
+    optimizer: torch.optim.Optimizer, model: nn.Module, small: Compacted[Any], *, gates_stay: bool = False
+) -> None:
+    """Give `optimizer` the parameters of the compact model and their state; a group that loses all of its own stays.
+
+    With `gates_stay`, the compact model has gates, whose parameters the plan slices too.
+    """
     _check(optimizer, small)
-    groups, states = sliced_groups(optimizer, check_model(model), small)
+    groups, states = sliced_groups(optimizer, check_model(model), small, {} if gates_stay else None)
     for group, new in zip(optimizer.param_groups, groups, strict=True):
         if "param_names" in group:
             group["param_names"] = [name for name, _ in new["params"]]
@@ -68,10 +73,17 @@ def slice_optimizer_in_place(optimizer: torch.optim.Optimizer, model: nn.Module,
 
 
 def sliced_groups(
-    optimizer: torch.optim.Optimizer, model: nn.Module, small: Compacted[Any]
+    optimizer: torch.optim.Optimizer,
+    model: nn.Module,
+    small: Compacted[Any],
+    sources: Mapping[str, Source] | None = None,
 ) -> tuple[list[dict[str, Any]], dict[Tensor, dict[str, Any]]]:
-    """The groups of `optimizer` with the parameters of the compact model, some perhaps empty, and the sliced states."""
-    old, sources = dict(model.named_parameters(remove_duplicate=False)), parameter_sources(model)
+    """The groups of `optimizer` with the parameters of the compact model, some perhaps empty, and the sliced states.
+
+    `sources` tells where parameters come from that were made from gates; by default what their modules say.
+    """
+    old = dict(model.named_parameters(remove_duplicate=False))
+    sources = parameter_sources(model) if sources is None else sources
     home = {id(p): position for position, group in enumerate(optimizer.param_groups) for p in group["params"]}
     groups: list[dict[str, Any]] = [
         {**{key: value for key, value in group.items() if key not in {"params", "param_names"}}, "params": []}

@@ -8,7 +8,7 @@ from typing import Any, Generic, TypeVar, cast
 from torch import nn
 
 from diffsparse.compaction.analyse import Analysis
-from diffsparse.compaction.apply import COMPACT, shrink_in_place, write_plan_tensors
+from diffsparse.compaction.apply import shrink_in_place, with_earlier, write_plan_tensors
 from diffsparse.compaction.capture import capture
 from diffsparse.compaction.graph import Graph
 from diffsparse.compaction.materialise import check_model, has_foreign_gates, materialise
@@ -51,11 +51,6 @@ class Compacted(Generic[Model]):
     def after(self) -> Measurement:
         """Cost of the compact model, without latency; measured when first asked for."""
         return measure(self.model, self.example.inputs, latency=False)
-
-    @property
-    def repeated(self) -> bool:
-        """Whether the original was compact already, so that the plan does not start from its class."""
-        return COMPACT in vars(self.original)
 
     @property
     def kept(self) -> tuple[Kept, ...]:
@@ -135,7 +130,7 @@ def compact(
         copy_training_flags(model, small)
     return Compacted(
         model=cast(Model, small),
-        plan=plan,
+        plan=with_earlier(plan, model),
         max_difference=difference,
         original=model,
         example=example,

@@ -31,22 +31,30 @@ class Plan:
     """Modules that change, by name, and what happens to them."""
     kept: tuple[Kept, ...] = ()
     """What stayed, and why."""
+    earlier: tuple["Plan", ...] = ()
+    """Plans that were applied before this one, to a model that became small in several steps."""
     format: int = FORMAT
     """Version of this format."""
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Plan":
+        # nobody changes it, and models carry it with them
+        return self
 
     @property
     def needs_size(self) -> bool:
         """Whether the compact model is valid for the size of the example only."""
-        return any(action.needs_size for action in self.layers.values())
+        return any(action.needs_size for plan in (*self.earlier, self) for action in plan.layers.values())
 
     def to_json(self) -> str:
         """The plan as a JSON text."""
-        data = {
+        data: dict[str, Any] = {
             "format": self.format,
             "tensors": {name: to_plain(kept) for name, kept in self.tensors.items()},
             "layers": {name: action.to_plain() for name, action in self.layers.items()},
             "kept": [to_plain(entry) for entry in self.kept],
         }
+        if self.earlier:
+            data["earlier"] = [json.loads(plan.to_json()) for plan in self.earlier]
         return json.dumps(data, separators=(",", ":"))
 
     @classmethod
@@ -61,6 +69,7 @@ class Plan:
                     tensors=from_plain(dict[str, TensorSlice], data["tensors"], "tensors"),
                     layers={name: Action.from_plain(entry, f"'{name}' of layers") for name, entry in layers.items()},
                     kept=from_plain(tuple[Kept, ...], data["kept"], "kept"),
+                    earlier=tuple(cls.from_json(json.dumps(plan)) for plan in data.get("earlier", ())),
                 )
         except KeyError as error:
             raise SparsityError(f"not a plan of diffsparse: it has no {error}") from error

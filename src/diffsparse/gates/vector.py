@@ -81,6 +81,19 @@ class VectorGate(Gate):
         """Multiply shares by the exponential of `logarithm` (groups, entries), then normalise; in place."""
 
     @torch.no_grad()
+    def regated(self, ordinary: nn.Module, kept: Tensor) -> Self:
+        """This gate with the entries `kept` alone, for a gate of one dimension; values stay as they are."""
+        new = type(self)(len(kept), rgf=self.rgf, device=self.alpha.device, dtype=self.alpha.dtype)
+        new.requires_grad_(self.alpha.requires_grad).train(self.training)
+        alpha = self.alpha.index_select(0, kept)
+        new.set_groups(alpha, self._threshold_of(alpha))
+        return new
+
+    @abstractmethod
+    def _threshold_of(self, alpha: Tensor) -> Tensor:
+        """`beta` of a gate with some of this gate's `alpha`, such that their values stay."""
+
+    @torch.no_grad()
     def set_alive(self, alive: Tensor) -> None:
         """Make these entries, shape (groups, entries), live alike and the others zero."""
         values = alive / alive.sum(-1, keepdim=True).clamp_min(1)
@@ -142,6 +155,10 @@ class SignedGate(VectorGate):
         (rows,) = self.groups(self.alpha.detach())
         self.set_groups(rows * logarithm.exp(), self.beta)
 
+    def _threshold_of(self, alpha: Tensor) -> Tensor:
+        share = self.beta.double().sigmoid() * self.alpha.double().abs().sum() / alpha.double().abs().sum()
+        return torch.logit(share)
+
     def forward(self) -> Tensor:
         return signed_threshold(self.alpha, self.beta, self.dims, rgf=self.rgf)
 
@@ -189,6 +206,10 @@ class SimplexGate(VectorGate):
     def scale_shares(self, logarithm: Tensor) -> None:
         (rows,) = self.groups(self.alpha.detach())
         self.set_groups(rows + logarithm, self.beta)
+
+    def _threshold_of(self, alpha: Tensor) -> Tensor:
+        left = torch.logsumexp(alpha.double(), 0) - torch.logsumexp(self.alpha.double(), 0)
+        return torch.logit(self.beta.double().sigmoid() / left.exp())
 
     def forward(self) -> Tensor:
         return simplex_threshold(self.alpha, self.beta, self.dims, rgf=self.rgf)

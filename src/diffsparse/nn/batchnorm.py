@@ -188,6 +188,21 @@ class SparseBatchNorm(nn.Module):
         norm._buffers.update({key: None if held is None else held.clone() for key, held in of._buffers.items()})
         return norm
 
+    @torch.no_grad()
+    def regated(self, ordinary: nn.Module, kept: Tensor) -> nn.Module:
+        """The sparse form of `ordinary`, what is left of the ordinary form of this layer: the channels `kept`."""
+        assert isinstance(ordinary, self.ordinary)
+        new = type(self)(len(kept), affine=self.bias is not None)
+        new.gate = self.gate.regated(ordinary, kept)
+        new.statistics = type(self.statistics).of(ordinary)
+        if self.bias is not None:
+            scale, bias = new.gate(), self.bias.index_select(0, kept)
+            # compaction may have added to the shift
+            moved = ordinary.bias - (scale * bias).to(ordinary.bias)
+            bias = torch.where(moved == 0, bias, bias + (moved / scale).nan_to_num(0.0, 0.0, 0.0).to(bias))
+            new.bias = nn.Parameter(bias, requires_grad=self.bias.requires_grad)
+        return new.train(ordinary.training)
+
     def parameter_sources(self) -> dict[str, Source]:
         """Scale and shift are trained directly from now on, so they start with fresh state."""
         return {"weight": Source("gate.alpha")} | ({} if self.bias is None else {"bias": Source("bias")})
