@@ -108,7 +108,8 @@ class CostModel:
         """What one more or one less of each entry changes, at the widths of now."""
         rows, columns = self._widths(alive)
         pair, row = self._pair[metric], self._row[metric]
-        per_column = pair * rows / np.where(self._grouped > 1, self._grouped, 1.0)
+        # an output that reads a single input, as in a depthwise convolution, goes with it: the output counts
+        per_column = np.where(self._grouped > 1, (columns > 1) / np.maximum(self._grouped, 1), 1.0) * pair * rows
         return self._rows.spread(alive, pair * columns + row) + self._columns.spread(alive, per_column)
 
 

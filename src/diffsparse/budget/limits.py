@@ -43,7 +43,8 @@ class Limits:
 
     def on_the_way(self, whole: Numbers, done: float) -> "Limits":
         """The limits for a network that is `done` of the way from the whole cost to these."""
-        return Limits(np.where(np.isinf(self.numbers), np.inf, whole - (whole - self.numbers) * done))
+        way = whole - (whole - np.minimum(self.numbers, whole)) * done
+        return Limits(np.where(np.isinf(self.numbers), np.inf, way))
 
     def shares(self, whole: Numbers) -> dict[str, float]:
         """The limits that there are, as shares of the whole cost."""

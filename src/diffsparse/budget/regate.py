@@ -9,7 +9,7 @@ from torch import nn
 
 from diffsparse.compaction import Compacted
 from diffsparse.compaction.actions import TensorSlice
-from diffsparse.compaction.adaptors import EXPAND, FILL, SELECT, ExpandOutput, SelectInput
+from diffsparse.compaction.adaptors import ExpandOutput, SelectInput, copy_adaptor_buffers
 from diffsparse.errors import SparsityError
 from diffsparse.gates import Gate, named_gates
 from diffsparse.module_tree import replace_modules
@@ -77,9 +77,7 @@ def _owners(model: nn.Module) -> dict[str, Any]:
 
 def _with_adaptors(gated: nn.Module, ordinary: nn.Module) -> nn.Module:
     """`gated` with the selects and expands that compaction put around `ordinary`."""
-    for key in (SELECT, EXPAND, FILL):
-        if key in ordinary._buffers:
-            gated.register_buffer(key, ordinary.get_buffer(key))
+    copy_adaptor_buffers(ordinary, gated)
     for hook in ordinary._forward_pre_hooks.values():
         if isinstance(hook, SelectInput):
             gated.register_forward_pre_hook(hook)

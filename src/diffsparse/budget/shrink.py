@@ -10,6 +10,7 @@ from diffsparse.compaction.adaptors import ExpandOutput, SelectInput
 from diffsparse.compaction.optimizer import slice_optimizer_in_place
 
 _OF_TORCH = frozenset(vars(nn.Module()))
+_ADAPTORS = (SelectInput, ExpandOutput)
 
 
 def shrink_in_place(
@@ -37,8 +38,11 @@ def _graft(old: nn.Module, new: nn.Module) -> None:
     old._parameters, old._buffers = new._parameters, new._buffers
     old._non_persistent_buffers_set = new._non_persistent_buffers_set
     for hooks in ("_forward_pre_hooks", "_forward_hooks"):
-        made = {k: hook for k, hook in vars(new)[hooks].items() if isinstance(hook, SelectInput | ExpandOutput)}
-        vars(old)[hooks].update(made)
+        own = {key: hook for key, hook in vars(old)[hooks].items() if not isinstance(hook, _ADAPTORS)}
+        made = {key: hook for key, hook in vars(new)[hooks].items() if isinstance(hook, _ADAPTORS)}
+        # the dictionary stays the same object, so that handles given out earlier still remove their hooks
+        vars(old)[hooks].clear()
+        vars(old)[hooks].update(own | made)
     children: dict[str, nn.Module | None] = {}
     for key, child in new._modules.items():
         mine = old._modules.get(key)

@@ -76,12 +76,9 @@ class Steering:
         """Raise, with the smallest cost that can be reached, if the limits are below it."""
         if self.limits.excess(self.costs.cost(self.entries.one_per_group())) <= 1:
             return
-        least_cost = self.costs.cost(self.entries.immortal)
-        if self.limits.excess(least_cost) <= 1:
-            # what must live for the output to depend on the input may cost too much
-            least_cost = self.costs.cost(self._deaths(self.limits)[0])
-        if self.limits.excess(least_cost) > 1:
-            raise self._unreachable(least_cost)
+        smallest = self.costs.cost(self._deaths(self.limits)[0])
+        if self.limits.excess(smallest) > 1:
+            raise self._unreachable(smallest)
 
     def cost(self) -> Numbers:
         """What the network costs now, by the formula."""

@@ -39,6 +39,14 @@ class ExpandOutput:
         return fill.index_copy(self.dim, getattr(module, EXPAND), output)
 
 
+def copy_adaptor_buffers(source: nn.Module, target: nn.Module) -> None:
+    """Give `target` copies of what the hooks above keep in `source`."""
+    for key in (SELECT, EXPAND, FILL):
+        if key in source._buffers:
+            persistent = key not in source._non_persistent_buffers_set
+            target.register_buffer(key, source.get_buffer(key).clone(), persistent=persistent)
+
+
 def _spread(numbers: Tensor, dim: int, shape: list[int]) -> Tensor:
     """One number per channel, expanded to a shape with as many channels along `dim`."""
     shape[dim] = numbers.numel()

@@ -6,7 +6,7 @@ from typing import TypeVar, cast
 import torch
 from torch import nn
 
-from diffsparse.compaction.adaptors import EXPAND, FILL, SELECT
+from diffsparse.compaction.adaptors import copy_adaptor_buffers
 from diffsparse.compaction.duplicate import Duplicate
 from diffsparse.errors import SparsityError, require_module
 from diffsparse.gates import GatedModule, Source
@@ -96,9 +96,7 @@ class _Materialiser:
         for key in _HOOKS:
             if vars(module)[key]:
                 vars(ordinary)[key] = self._duplicate(vars(module)[key])
-        for key in (SELECT, EXPAND, FILL):
-            if key in module._buffers:
-                ordinary.register_buffer(key, module.get_buffer(key).clone())
+        copy_adaptor_buffers(module, ordinary)
 
     @cached_property
     def _memory(self) -> set[int | None]:

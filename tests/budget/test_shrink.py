@@ -1,0 +1,130 @@
+"""The user's objects stay the same objects, and what they compute stays the same."""
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import diffsparse as ds
+from diffsparse.budget.shrink import shrink_in_place, unwrapped_optimizer
+from tests.budget.examples import NETWORKS, gated
+
+OPTIMIZERS: dict[str, Any] = {
+    "sgd": lambda groups: torch.optim.SGD(groups, lr=0.1),
+    "momentum": lambda groups: torch.optim.SGD(groups, lr=0.1, momentum=0.9),
+    "adam": lambda groups: torch.optim.Adam(groups, lr=1e-2),
+    "adamw": lambda groups: torch.optim.AdamW(groups, lr=1e-2),
+}
+
+
+def with_zeros(name: str) -> tuple[nn.Module, torch.Tensor]:
+    model, x = gated(name)
+    for index, (_, gate) in enumerate(ds.gates.named_gates(model)):
+        alive = torch.rand(1, gate.alpha.numel(), generator=torch.Generator().manual_seed(index)) > 0.4
+        alive[0, 0] = True
+        gate.set_alive(alive)
+    return model, x
+
+
+def step(model: nn.Module, optimizer: torch.optim.Optimizer, x: torch.Tensor) -> None:
+    optimizer.zero_grad()
+    model(x).square().mean().backward()
+    optimizer.step()
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("kind", OPTIMIZERS)
+def test_the_same_objects_train_on_as_a_compact_copy_would(name: str, kind: str) -> None:
+    model, x = with_zeros(name)
+    optimizer = OPTIMIZERS[kind](ds.parameter_groups(model))
+    step(model, optimizer, x)
+    small = ds.compact(model, x[:2])
+    new = ds.slice_optimizer(optimizer, model, small)
+    expected = copy.deepcopy(small.model)
+    pairs = zip(new.param_groups, _twins(new, small, expected), strict=True)
+    twin = OPTIMIZERS[kind]([{**group, "params": parameters} for group, parameters in pairs])
+    for old, other in zip(_all(new), _all(twin), strict=True):
+        twin.state[other] = copy.deepcopy(new.state[old])
+    kept = model.training
+    shrink_in_place(model, small, optimizer)
+    assert model.training == kept
+    assert {id(p) for p in _all(optimizer)} == {id(p) for p in model.parameters()}
+    for _ in range(3):
+        step(model, optimizer, x)
+        step(expected, twin, x)
+    for (key, a), b in zip(model.state_dict().items(), expected.state_dict().values(), strict=True):
+        assert torch.equal(a, b), key
+
+
+def _all(optimizer: torch.optim.Optimizer) -> list[nn.Parameter]:
+    return [p for group in optimizer.param_groups for p in group["params"]]
+
+
+def _twins(optimizer: torch.optim.Optimizer, small: Any, other: nn.Module) -> list[list[nn.Parameter]]:
+    names = {id(p): name for name, p in small.model.named_parameters()}
+    found = dict(other.named_parameters())
+    return [[found[names[id(p)]] for p in group["params"]] for group in optimizer.param_groups]
+
+
+def test_modules_keep_their_identity_and_their_hooks() -> None:
+    model, x = with_zeros("pre-activation")
+    seen: list[int] = []
+    conv = model.stages[0][0].conv2
+    conv.register_forward_hook(lambda _module, _args, output: seen.append(output.shape[1]))
+    before = {name: module for name, module in model.named_modules() if isinstance(module, nn.Conv2d | nn.Sequential)}
+    small = ds.compact(model.eval(), x[:2])
+    seen.clear()
+    shrink_in_place(model, small, None)
+    after = dict(model.named_modules())
+    assert all(after[name] is module for name, module in before.items() if name in after)
+    expected = small.model(x)
+    seen.clear()
+    assert torch.equal(model(x), expected)
+    assert len(seen) == 1
+
+
+def test_a_backward_pass_begun_before_the_shrink_ends_without_harm() -> None:
+    model, x = with_zeros("chain")
+    loss = model(x).sum()
+    shrink_in_place(model, ds.compact(model, x[:2]), None)
+    loss.backward()
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_schedulers_and_scalers_go_on() -> None:
+    model, x = with_zeros("chain")
+    optimizer = torch.optim.SGD(ds.parameter_groups(model), lr=0.1, momentum=0.9)
+    scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=10)
+    step(model, optimizer, x)
+    scheduler.step()
+    groups = [id(group) for group in optimizer.param_groups]
+    shrink_in_place(model, ds.compact(model, x[:2]), optimizer)
+    assert [id(group) for group in optimizer.param_groups] == groups
+    for _ in range(8):
+        step(model, optimizer, x)
+        scheduler.step()
+    assert optimizer.param_groups[0]["lr"] < 1e-2
+
+
+def test_a_group_that_loses_its_parameters_stays_empty() -> None:
+    model, x = gated("pre-activation")
+    block = model.stages[0][0]
+    block.bn2.gate.set_alive(torch.zeros(1, 4, dtype=torch.bool))
+    own = list(block.conv1.parameters())
+    rest = [p for p in model.parameters() if all(p is not q for q in own)]
+    optimizer = torch.optim.SGD([{"params": own, "lr": 0.5}, {"params": rest}], lr=0.1)
+    shrink_in_place(model, ds.compact(model, x[:2]), optimizer)
+    assert [len(group["params"]) > 0 for group in optimizer.param_groups] == [False, True]
+    assert optimizer.param_groups[0]["lr"] == 0.5
+    step(model, optimizer, x)
+
+
+def test_an_optimiser_inside_a_wrapper_is_found() -> None:
+    class Wrapper(torch.optim.Optimizer):
+        def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+            self.optimizer = optimizer
+
+    inner = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1)
+    assert unwrapped_optimizer(Wrapper(Wrapper(inner))) is inner
