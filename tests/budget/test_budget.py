@@ -28,10 +28,16 @@ def optimizer_of(model: nn.Module, kind: str = "momentum") -> torch.optim.Optimi
     }[kind]()
 
 
-@pytest.mark.parametrize("kind", ["sgd", "momentum", "adam", "adamw"])
-@pytest.mark.parametrize("name", NETWORKS)
+ASKED = [{"macs": 0.5}, {"macs": 0.8}, {"params": 0.6}, {"bytes": 0.7}, {"macs": 0.6, "params": 0.5}]
+
+
 @pytest.mark.parametrize(
-    "asked", [{"macs": 0.5}, {"macs": 0.8}, {"params": 0.6}, {"bytes": 0.7}, {"macs": 0.6, "params": 0.5}], ids=str
+    ("name", "kind", "asked"),
+    [
+        *((name, "momentum", asked) for name in NETWORKS for asked in ASKED),
+        *(("pre-activation", kind, {"macs": 0.5}) for kind in ("sgd", "adam", "adamw")),
+    ],
+    ids=str,
 )
 def test_it_lands_on_the_number_and_not_above(name: str, kind: str, asked: dict[str, float]) -> None:
     model, x = gated(name)

@@ -18,8 +18,8 @@ from diffsparse.example import Example
 from diffsparse.measuring import measure
 
 SIDES = ("rows", "columns")
-PROBES = 64
-"""Recordings with random halves of all entries dead; two channels that live and die alike in all of them are one."""
+PROBES, PER_BIT = 16, 4
+"""Recordings with random entries dead: so many, and some more for each bit that it takes to number the entries."""
 
 
 class CostModel:
@@ -39,7 +39,7 @@ class CostModel:
 
     def __init__(self, model: nn.Module, example: Example, entries: GateEntries) -> None:
         probe = copy.deepcopy(model).eval()
-        patterns = entries.random_patterns(PROBES)
+        patterns = entries.random_patterns(PROBES + PER_BIT * entries.count.bit_length())
         seen = []
         for alive in patterns:
             entries.impose(probe, alive)

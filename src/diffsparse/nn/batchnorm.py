@@ -39,6 +39,12 @@ class BatchStatistics(_BatchNorm):
         statistics._buffers.update(norm._buffers)
         return statistics.train(norm.training)
 
+    def taken_from(self, norm: _BatchNorm) -> Self:
+        """Statistics of this kind with the very same buffers as `norm`."""
+        statistics = type(self)(norm.num_features, norm.eps, norm.momentum, norm.track_running_stats)
+        statistics._buffers.update(norm._buffers)
+        return statistics.train(norm.training)
+
     def _check_input_dim(self, input: Tensor) -> None:
         """Any number of dimensions; the layer around this one checks."""
 
@@ -75,6 +81,11 @@ class SyncStatistics(BatchStatistics):
         assert isinstance(norm, nn.SyncBatchNorm)
         statistics = super().of(norm)
         statistics.process_group = norm.process_group
+        return statistics
+
+    def taken_from(self, norm: _BatchNorm) -> Self:
+        statistics = super().taken_from(norm)
+        statistics.process_group = self.process_group
         return statistics
 
     def forward(self, input: Tensor, weight: Tensor | None = None, bias: Tensor | None = None) -> Tensor:
@@ -181,9 +192,13 @@ class SparseBatchNorm(nn.Module):
         weight = nn.Parameter(scale.to(like, copy=True), requires_grad=self.gate.alpha.requires_grad)
         trained = own is not None and own.requires_grad
         bias = nn.Parameter(torch.zeros_like(weight) if shift is None else shift.to(like), requires_grad=trained)
+        # PyTorch's own synchronised batch norm is for GPUs only
+        synchronised = isinstance(of, SyncStatistics) and like.device.type == "cuda"
         # without tensors of its own at first: they would be drawn and thrown away
-        norm = self.ordinary(of.num_features, of.eps, of.momentum, False, False)
+        norm = (nn.SyncBatchNorm if synchronised else self.ordinary)(of.num_features, of.eps, of.momentum, False, False)
         vars(norm).update(affine=True, track_running_stats=of.track_running_stats, training=self.training)
+        if synchronised:
+            norm.process_group = of.process_group
         norm._parameters.update(weight=weight, bias=bias)
         norm._buffers.update({key: None if held is None else held.clone() for key, held in of._buffers.items()})
         return norm
@@ -191,10 +206,10 @@ class SparseBatchNorm(nn.Module):
     @torch.no_grad()
     def regated(self, ordinary: nn.Module, kept: Tensor) -> nn.Module:
         """The sparse form of `ordinary`, what is left of the ordinary form of this layer: the channels `kept`."""
-        assert isinstance(ordinary, self.ordinary)
+        assert isinstance(ordinary, _BatchNorm)
         new = type(self)(len(kept), affine=self.bias is not None)
         new.gate = self.gate.regated(ordinary, kept)
-        new.statistics = type(self.statistics).of(ordinary)
+        new.statistics = self.statistics.taken_from(ordinary)
         if self.bias is not None:
             scale, bias = new.gate(), self.bias.index_select(0, kept)
             # compaction may have added to the shift
