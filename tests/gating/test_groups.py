@@ -140,3 +140,11 @@ def test_nothing_is_said_of_gates_that_are_held_or_frozen():
         warnings.simplefilter("error")
         warn_of_idle_gates(model, optimizer)
         warn_of_idle_gates(nn.Linear(2, 2), optimizer)
+
+
+def test_gates_may_have_a_learning_rate_of_their_own():
+    groups = parameter_groups(sparsify(nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8))), gate_lr=0.5)
+    optimizer = torch.optim.AdamW(groups, lr=0.1)
+    assert {group["name"]: group["lr"] for group in optimizer.param_groups} == {"weights": 0.1, "gates": 0.5}
+    with pytest.raises(SparsityError, match="gate_lr"):
+        parameter_groups(sparsify(nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8))), gate_lr=0)

@@ -178,12 +178,11 @@ class Budget:
 
     def _look(self) -> None:
         limits = self._steering.limits.on_the_way(self._costs.whole, 1 - (1 - self._step / self.due) ** 3)
-        self._steering.look(limits)
-        self._note(self._steering.cost(), limits)
+        alive = self._steering.look(limits)
+        self._note(self._costs.cost(alive), limits, int(alive.sum()))
 
-    def _note(self, cost: Numbers, limits: Limits) -> None:
+    def _note(self, cost: Numbers, limits: Limits, alive: int) -> None:
         wanted = min(limits.shares(self._costs.whole).values())
-        alive = int(self._steering.entries.alive().sum())
         self.history.append(Look(step=self._step, wanted=wanted, alive=alive, **self._shares(cost)))
 
     def _shares(self, cost: Numbers) -> dict[str, float]:
@@ -193,7 +192,7 @@ class Budget:
         small = compact(self.model, self.example.inputs)
         if self._step == self.due:
             cost = np.array([getattr(small.after, name) for name in METRICS], float)
-            self._note(cost, self._steering.limits)
+            self._note(cost, self._steering.limits, int(self._steering.entries.alive().sum()))
         self._adopt(small, optimizer, last=self._step == self.due)
 
     def _adopt(self, small: Compacted[Any], optimizer: Optimizer | None, *, last: bool) -> None:

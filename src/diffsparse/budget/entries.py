@@ -37,6 +37,7 @@ class GateEntries:
         self.sizes = np.array([n for groups, n in sizes for _ in range(groups)])
         """Entries of each group."""
         self.count = len(self.group)
+        self._starts = np.cumsum(self.sizes) - self.sizes
         self.immortal = self.sizes[self.group] == 1
         """Entries that are alone in their group, whose threshold they never reach."""
 
@@ -59,34 +60,37 @@ class GateEntries:
 
         Infinite for the only entry of a group, which cannot die. Raises if a gate is not finite.
         """
-        shares = _joined([gate.shares().flatten() for gate in self.gates.values()]).astype(float)
-        with np.errstate(divide="ignore"):
+        sizes = _joined([gate.magnitudes().flatten() for gate in self.gates.values()]).astype(float)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            shares = sizes / np.add.reduceat(sizes, self._starts)[self.group]
             margins = np.log(shares) - np.log1p(-shares) - self.thresholds()[self.group]
         if np.isnan(margins).any():
             for name, gate in self.gates.items():
                 gate.check_finite(name)
+            # all of a group's alpha are zero
+            margins = np.where(np.isnan(margins), -np.inf, margins)
         return np.where(self.immortal, np.inf, margins)
 
     @torch.no_grad()
     def thresholds(self) -> Numbers:
         """beta of each group."""
-        return np.asarray(_joined([gate.beta.double().flatten() for gate in self.gates.values()]), float)
+        return np.asarray(_joined([gate.beta.detach().flatten() for gate in self.gates.values()]), float)
 
     @torch.no_grad()
     def shift(self, by: Numbers) -> None:
         """Add to beta of each group."""
         start = 0
         for gate in self.gates.values():
-            part = torch.from_numpy(by[start : start + gate.beta.numel()]).view(gate.beta.shape)
-            gate.beta.add_(part.to(gate.beta))
-            start += gate.beta.numel()
+            part, start = by[start : start + gate.beta.numel()], start + gate.beta.numel()
+            if part.any():
+                gate.beta.add_(torch.from_numpy(part).view(gate.beta.shape).to(gate.beta))
 
     @torch.no_grad()
     def separate(self, distance: float) -> None:
         """Move the logarithms of neighbouring shares of a group apart, so that a threshold can lie between them."""
         for gate in self.gates.values():
-            rank = gate.shares().argsort(stable=True, dim=-1).argsort(-1)
-            gate.scale_shares(distance * rank)
+            rank = gate.magnitudes().argsort(stable=True, dim=-1).argsort(-1)
+            gate.scale_magnitudes(distance * rank)
 
     def one_per_group(self) -> Mask:
         """The first entry of each group alive."""
@@ -95,13 +99,12 @@ class GateEntries:
     def random_patterns(self, count: int) -> list[Mask]:
         """Patterns in which a random third of each group is dead; the same each time."""
         draw = np.random.default_rng(0)
-        starts = np.concatenate([[0], np.cumsum(self.sizes)[:-1]])
         living = -(-2 * self.sizes // 3)
         patterns = []
         for _ in range(count):
             order = np.lexsort((draw.random(self.count), self.group))
             rank = np.empty(self.count, np.int64)
-            rank[order] = np.arange(self.count) - starts[self.group[order]]
+            rank[order] = np.arange(self.count) - self._starts[self.group[order]]
             patterns.append(rank < living[self.group])
         return patterns
 

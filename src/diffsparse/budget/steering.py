@@ -54,21 +54,23 @@ class Steering:
         by_group = np.bincount(self.entries.group, weights=marginal) / self.entries.sizes
         return np.asarray(np.maximum(by_group / (marginal.mean() or 1.0), FLOOR))
 
-    def look(self, limits: Limits) -> None:
-        """Shift thresholds if the cost is above `limits`, or below the final ones."""
-        alive = self.entries.alive()
+    def look(self, limits: Limits) -> Mask:
+        """Shift thresholds if the cost is above `limits`, or below the final ones; the entries that live then."""
+        alive = self.entries.margins() > 0
         self.weights = self.group_weights(alive)
         cost = self.costs.cost(alive)
         if limits.excess(cost) > 1:
-            self._steer(lambda: self._deaths(limits))
-        elif self.limits.excess(cost) < 1:
-            self._steer(lambda: self._deaths(self.limits))
+            return self._steer(lambda: self._deaths(limits, int((~alive).sum())))
+        if self.limits.excess(cost) < 1:
+            return self._steer(lambda: self._deaths(self.limits, int((~alive).sum())))
+        return alive
 
     def land(self) -> None:
         """Shift thresholds so that the cost, counted exactly, is within the limits and no entry dies in vain."""
         self.weights = self.group_weights(self.entries.alive())
         exact = self._exact()
-        alive = self._steer(lambda: self._exact_deaths(exact))
+        self._steer(lambda: self._exact_deaths(exact))
+        alive = self.entries.alive()
         if self.limits.excess(exact.cost(alive)) > 1:
             raise self._unreachable(exact.cost(alive))
 
@@ -125,7 +127,7 @@ class Steering:
         """Shift thresholds as decided; the entries that live then."""
         alive, shift = decide()
         self._shift(alive, shift)
-        if not np.array_equal(self.entries.alive(), alive):
+        if not np.array_equal(self.entries.margins() > 0, alive):
             # no threshold can lie between shares that are equal up to rounding
             self.entries.separate(APART)
             alive, shift = decide()
@@ -157,10 +159,11 @@ class Steering:
             dies_at[self.costs.strongest_channel(layer, dies_at)] = np.inf
         return dies_at
 
-    def _deaths(self, limits: Limits) -> tuple[Mask, float]:
+    def _deaths(self, limits: Limits, guess: int | None = None) -> tuple[Mask, float]:
         """The entries that live if as few die as the formula needs for `limits`, and the common shift that does it."""
         while True:
-            alive, shift = _fewest_deaths(self._dies_at(), lambda mask: limits.excess(self.costs.cost(mask)) <= 1)
+            dies_at = self._dies_at()
+            alive, shift = _fewest_deaths(dies_at, lambda mask: limits.excess(self.costs.cost(mask)) <= 1, guess)
             if self.costs.empty_layers(alive) <= self._may_be_empty or self._accepts(alive, self._exact()):
                 return alive, shift
 

@@ -72,13 +72,13 @@ class VectorGate(Gate):
         moved.copy_(alpha.reshape(moved.shape))
         self.beta.detach().copy_(beta.reshape(self.beta.shape))
 
-    @abstractmethod
-    def shares(self) -> Tensor:
-        """Share of each entry in its group, shape (groups, entries); an entry lives if it is above sigmoid(beta)."""
+    def magnitudes(self) -> Tensor:
+        """Numbers of shape (groups, entries); an entry lives if its share of its group's sum is above sigmoid(beta)."""
+        raise NotImplementedError
 
-    @abstractmethod
-    def scale_shares(self, logarithm: Tensor) -> None:
-        """Multiply shares by the exponential of `logarithm` (groups, entries), then normalise; in place."""
+    def scale_magnitudes(self, logarithm: Tensor) -> None:
+        """Multiply magnitudes by the exponential of `logarithm` (groups, entries), in place."""
+        raise NotImplementedError
 
     @torch.no_grad()
     def regated(self, ordinary: nn.Module, kept: Tensor) -> Self:
@@ -89,9 +89,9 @@ class VectorGate(Gate):
         new.set_groups(alpha, self._threshold_of(alpha))
         return new
 
-    @abstractmethod
     def _threshold_of(self, alpha: Tensor) -> Tensor:
         """`beta` of a gate with some of this gate's `alpha`, such that their values stay."""
+        raise NotImplementedError
 
     @torch.no_grad()
     def set_alive(self, alive: Tensor) -> None:
@@ -147,11 +147,10 @@ class SignedGate(VectorGate):
         self.alpha.detach().fill_(initial_alpha(self.group_size, self.value))
         self.beta.detach().fill_(initial_beta(self.group_size))
 
-    def shares(self) -> Tensor:
-        (rows,) = self.groups(self.alpha.detach().abs())
-        return rows / rows.sum(-1, keepdim=True).clamp_min(torch.finfo(rows.dtype).tiny)
+    def magnitudes(self) -> Tensor:
+        return self.groups(self.alpha.detach().abs())[0]
 
-    def scale_shares(self, logarithm: Tensor) -> None:
+    def scale_magnitudes(self, logarithm: Tensor) -> None:
         (rows,) = self.groups(self.alpha.detach())
         self.set_groups(rows * logarithm.exp(), self.beta)
 
@@ -199,11 +198,10 @@ class SimplexGate(VectorGate):
         tensor([0.7500, 0.2500, 0.0000])
     """
 
-    def shares(self) -> Tensor:
-        (rows,) = self.groups(self.alpha.detach())
-        return rows.softmax(-1)
+    def magnitudes(self) -> Tensor:
+        return self.groups(self.alpha.detach())[0].softmax(-1)
 
-    def scale_shares(self, logarithm: Tensor) -> None:
+    def scale_magnitudes(self, logarithm: Tensor) -> None:
         (rows,) = self.groups(self.alpha.detach())
         self.set_groups(rows + logarithm, self.beta)
 
