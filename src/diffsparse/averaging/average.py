@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from diffsparse.averaging.contents import Contents, difference, shapes
+from diffsparse.averaging.shrinking import gates_after, same_cut
 from diffsparse.averaging.statistics import Measuring
-from diffsparse.compaction import Compacted, Plan, compact
-from diffsparse.compaction.materialise import materialise, parameter_sources
+from diffsparse.compaction import Compacted, compact
 from diffsparse.errors import SparsityError, SparsityWarning, require_module, require_number, require_whole
 from diffsparse.example import Example
 from diffsparse.module_tree import lazy_tensor, modules_by_name, tensors_by_name, without_wrappers
@@ -53,7 +53,10 @@ class MovingAverage(Generic[Model]):
 
     def __init__(self, model: Model, decay: float = 0.999) -> None:
         self.decay = require_number("decay", decay, low=0, high=1)
-        self._start(_checked(model))
+        model = without_wrappers(require_module("model", model))
+        if lazy := lazy_tensor(model):
+            raise SparsityError(f"'{lazy}' is lazy and has no size yet; run the model once, then average it")
+        self._start(model)
 
     def _start(self, model: nn.Module) -> None:
         """Begin anew at `model`."""
@@ -82,7 +85,7 @@ class MovingAverage(Generic[Model]):
     @torch.no_grad()
     def update(self, model: nn.Module) -> None:
         """Move towards `model`; call it after each step of the optimiser."""
-        theirs = self._contents_of(_checked(model))
+        theirs = self._contents_of(without_wrappers(require_module("model", model)))
         decay = min(self.decay, (1 + self.updates) / (10 + self.updates))
         self.updates += 1
         _move(self._mine.plain, theirs.plain, 1 - decay)
@@ -99,7 +102,8 @@ class MovingAverage(Generic[Model]):
     def _contents_of(self, model: nn.Module) -> "Contents":
         """Those of `model`, looked up again only if its tensors have become others; raises if they do not fit."""
         tensors = tensors_by_name(modules_by_name(model))
-        if [*map(id, tensors.values())] != [*map(id, self._theirs.tensors.values())]:
+        known = self._theirs.tensors
+        if len(tensors) != len(known) or any(tensor is not known.get(name) for name, tensor in tensors.items()):
             self._theirs = Contents(model)
         wanted, given = shapes(self._mine.tensors), shapes(tensors)
         if given != wanted:
@@ -149,44 +153,21 @@ class MovingAverage(Generic[Model]):
         """
         if not isinstance(small, Compacted):
             raise SparsityError(f"follow needs what compact returned, a Compacted, got {small!r:.50}")
+        alike = copy.deepcopy(self.model)
+        Contents(alike).write(self._means | gates_after(self._mine, self._means, small))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", SparsityWarning)
-            mine = compact(self._as_small(small), small.example.inputs)
-        if _actions(mine.plan) == _actions(small.plan) and _all_shapes(mine.model) == _all_shapes(small.model):
+            mine = compact(alike, small.example.inputs)
+        if same_cut(mine, small):
             self._adopt(mine.model)
             return
         warnings.warn(
-            "the average cannot be made small in the way the model was, because zeros that no gate made are not in it; "
-            "it starts anew from the small model",
+            "the average cannot be made small in the way the model was, because the model has zeros that do not follow "
+            "from its gates; it starts anew from the small model",
             SparsityWarning,
             stacklevel=2,
         )
         self._start(small.model)
-
-    @torch.no_grad()
-    def _as_small(self, small: Compacted[Any]) -> nn.Module:
-        """The average without gates and with those entries zero that `small` has lost since the last update."""
-        model, gates = self.model, {f"{name}.{key}" for name, g in self._mine.gates.items() for key in g._parameters}
-        network = materialise(model)
-        tensors, theirs = _tensors(network), _tensors(small.model)
-        for name, source in parameter_sources(model).items():
-            if name not in tensors or name not in theirs:
-                continue
-            mean, now = tensors[name], torch.zeros_like(tensors[name])
-            kept = small.plan.tensors.get(name)
-            place = [torch.arange(size) for size in mean.shape]
-            for dim, chosen in ({} if kept is None else kept.dims).items():
-                place[dim] = torch.tensor(chosen)
-            index = torch.meshgrid(*place, indexing="ij")
-            part, value = mean[index], theirs[name].to(mean)
-            if part.shape != value.shape:
-                continue
-            if source.name in gates:
-                # an entry may have come to life as well as died
-                part = torch.where(value == 0, value, torch.where(part == 0, value, part))
-            now[index] = part
-            mean.copy_(now)
-        return network
 
     def state_dict(self) -> dict[str, Tensor]:
         """Everything a resumed run needs to go on bit for bit, as tensors."""
@@ -210,28 +191,8 @@ class MovingAverage(Generic[Model]):
         return f"MovingAverage({type(self._network).__name__}, decay={self.decay:g}, {self.updates} updates)"
 
 
-def _checked(model: Model) -> Model:
-    """The user's own model without wrappers."""
-    model = without_wrappers(require_module("model", model))
-    if lazy := lazy_tensor(model):
-        raise SparsityError(f"'{lazy}' is lazy and has no size yet; run the model once, then average it")
-    return model
-
-
 def _move(means: list[Tensor], values: list[Tensor], weight: float) -> None:
     """Each mean goes the share `weight` of the way to its value."""
     if means:
         placed = [value.to(mean.device, mean.dtype) for mean, value in zip(means, values, strict=True)]
         torch._foreach_lerp_(means, placed, weight)
-
-
-def _tensors(model: nn.Module) -> dict[str, Tensor]:
-    return tensors_by_name(modules_by_name(model))
-
-
-def _all_shapes(model: nn.Module) -> dict[str, tuple[int, ...]]:
-    return shapes(_tensors(model))
-
-
-def _actions(plan: Plan) -> tuple[Any, Any]:
-    return plan.tensors, plan.layers

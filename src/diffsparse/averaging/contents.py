@@ -15,8 +15,10 @@ class Contents:
     """What is averaged of a model: most tensors as they are, gates by their values, variances by their logarithms."""
 
     def __init__(self, model: nn.Module) -> None:
-        modules = modules_by_name(model)
-        self.tensors = tensors_by_name(modules)
+        self.model = model
+        # in the order of their names: that of registration may differ between a model and its average
+        modules = dict(sorted(modules_by_name(model).items()))
+        self.tensors = dict(sorted(tensors_by_name(modules_by_name(model)).items()))
         self.gates = {name: module for name, module in modules.items() if isinstance(module, Gate)}
         self.norms = {
             name: module
@@ -73,4 +75,4 @@ def difference(wanted: Shapes, given: Shapes) -> str:
             return f"'{name}' is not in the average"
         if wanted[name] != given[name]:
             return f"'{name}' has shape {given[name]}, in the average {wanted[name]}"
-    return "the tensors have another order"
+    return "nothing differs"
