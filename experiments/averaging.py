@@ -33,34 +33,53 @@ def is_gate(name: str) -> bool:
 
 
 class PartAverage:
-    """Averages the tensors that `chosen` names one by one, as `AveragedModel` does, and copies the others."""
+    """Averages the tensors that `chosen` names one by one, as `AveragedModel` does, and copies the others.
 
-    def __init__(self, model: nn.Module, chosen: Callable[[str], bool]) -> None:
-        self.model, self.chosen = copy.deepcopy(model), chosen
-        self.started = False
+    With `rising` the decay rises as that of `MovingAverage` does; with `logs` it averages logarithms of variances.
+    """
 
-    @torch.no_grad()
+    def __init__(self, chosen: Callable[[str], bool], *, rising: bool = False, logs: bool = False) -> None:
+        self.chosen, self.rising, self.logs = chosen, rising, logs
+        self.means: dict[str, Tensor] = {}
+        self.updates = 0
+
     def update(self, model: nn.Module) -> None:
-        for (name, mean), value in zip(self.model.state_dict().items(), model.state_dict().values(), strict=True):
-            if self.started and mean.is_floating_point() and self.chosen(name):
-                mean.lerp_(value, 1 - DECAY)
-            else:
-                mean.copy_(value)
-        self.started = True
+        decay = min(DECAY, (1 + self.updates) / (10 + self.updates)) if self.rising else DECAY
+        self.updates += 1
+        for name, tensor in model.state_dict().items():
+            value = (tensor + 1e-5).log() if self._by_log(name) else tensor.clone()
+            averaged = name in self.means and value.is_floating_point() and self.chosen(name)
+            self.means[name] = self.means[name].lerp(value, 1 - decay) if averaged else value
+
+    def _by_log(self, name: str) -> bool:
+        return self.logs and name.endswith("running_var")
+
+    def write(self, model: nn.Module) -> nn.Module:
+        """The average, in a copy of `model`."""
+        average = copy.deepcopy(model)
+        state = {k: (mean.exp() - 1e-5).clamp_min(0) if self._by_log(k) else mean for k, mean in self.means.items()}
+        average.load_state_dict(state)
+        return average
 
 
-PARTS: dict[str, Callable[[str], bool]] = {
-    "statistics only": is_statistic,
-    "gates only": is_gate,
-    "weights only": lambda name: not is_statistic(name) and not is_gate(name),
-    "all but statistics": lambda name: not is_statistic(name),
-    "all but gates": lambda name: not is_gate(name),
-    "all but variances": lambda name: not name.endswith("running_var"),
-}
+def make_parts() -> dict[str, PartAverage]:
+    return {
+        "statistics only": PartAverage(is_statistic),
+        "gates only": PartAverage(is_gate),
+        "weights only": PartAverage(lambda name: not is_statistic(name) and not is_gate(name)),
+        "all but statistics": PartAverage(lambda name: not is_statistic(name)),
+        "all but gates": PartAverage(lambda name: not is_gate(name)),
+        "all but variances": PartAverage(lambda name: not name.endswith("running_var")),
+        "all, rising decay": PartAverage(lambda name: True, rising=True),
+        "all, logarithms of variances": PartAverage(lambda name: True, logs=True),
+    }
 
 
-def train(seed: int, strength: float) -> dict[str, float]:
-    """Test accuracies of the model and its averages at the end of one run, the zeros, and how wrong variances are."""
+def train(seed: int, strength: float) -> tuple[dict[str, float], list[dict[str, float]]]:
+    """Test accuracies of the model and its averages at the end of one run, the zeros, and how wrong variances are.
+
+    And accuracies after each epoch.
+    """
     data = ds.data.open_data("digits", augment=False)
     torch.manual_seed(seed)
     model = ds.sparsify(ds.models.create(NETWORK, 10, in_channels=1), start=0.5)
@@ -68,8 +87,8 @@ def train(seed: int, strength: float) -> dict[str, float]:
     optimizer = torch.optim.SGD(ds.parameter_groups(model), lr=RATE, momentum=0.9)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, EPOCHS * (len(data.train) // BATCH))
     plain = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(DECAY), use_buffers=True)
-    parts = {name: PartAverage(model, chosen) for name, chosen in PARTS.items()}
-    ours = ds.MovingAverage(model, DECAY)
+    parts, ours = make_parts(), ds.MovingAverage(model, DECAY)
+    test, epochs = next(data.test.in_order(len(data.test))), []
     for epoch in range(EPOCHS):
         model.train()
         for x, y in data.train.shuffled(BATCH, seed=seed, epoch=epoch):
@@ -82,7 +101,8 @@ def train(seed: int, strength: float) -> dict[str, float]:
             ours.update(model)
             for part in parts.values():
                 part.update(model)
-    test = next(data.test.in_order(len(data.test)))
+        seen = [x for x, _ in data.train.shuffled(BATCH, seed=seed, epoch=epoch)]
+        epochs.append(epoch_figures(model, parts["all, rising decay"], ours, seen, test))
     batches = [x for x, _ in data.train.shuffled(BATCH, seed=seed, epoch=EPOCHS)]
     found = {"zeros": ds.sparsity(model).channels.fraction, "model": accuracy(model, *test)}
     found["AveragedModel"] = accuracy(plain, *test)
@@ -90,12 +110,23 @@ def train(seed: int, strength: float) -> dict[str, float]:
     update_bn(batches, plain)
     found["averaged over measured variance"] = (before / variances(plain)).median().item()
     found["AveragedModel, update_bn"] = accuracy(plain, *test)
-    found |= {name: accuracy(part.model, *test) for name, part in parts.items()}
+    found |= {name: accuracy(part.write(model), *test) for name, part in parts.items()}
     found["MovingAverage, not calibrated"] = accuracy(ours.model, *test)
-    for count in (2, 20):
+    for count in (2, 10):
         ours.calibrate(batches, count)
         found[f"MovingAverage, {count} batches"] = accuracy(ours.model, *test)
-    return found
+    return found, epochs
+
+
+def epoch_figures(
+    model: nn.Module, plain: PartAverage, ours: ds.MovingAverage[Any], seen: list[Tensor], test: tuple[Tensor, Tensor]
+) -> dict[str, float]:
+    """Accuracies in the middle of a run; the average is calibrated in a copy."""
+    calibrated = copy.deepcopy(ours)
+    calibrated.calibrate(seen, 10)
+    models = {"model": model, "all, rising decay": plain.write(model)}
+    models |= {"MovingAverage, not calibrated": ours.model, "MovingAverage, 10 batches": calibrated.model}
+    return {name: accuracy(network, *test) for name, network in models.items()}
 
 
 def variances(model: nn.Module) -> Tensor:
@@ -144,11 +175,17 @@ def main() -> None:
     torch.set_num_threads(1)
     rows = []
     for strength in STRENGTHS:
-        runs = [train(seed, strength) for seed in range(SEEDS)]
+        both = [train(seed, strength) for seed in range(SEEDS)]
+        runs, curves = [found for found, _ in both], [epochs for _, epochs in both]
         for name in runs[0]:
             figures = [run[name] for run in runs]
             print(f"lambda {strength:g}  {name:<32}" + "".join(f"{figure:8.1%}" for figure in figures), flush=True)
-        rows.append({"strength": strength, "runs": runs})
+        second_half = {
+            name: [statistics.mean(figures[name] for figures in curve[EPOCHS // 2 :]) for curve in curves]
+            for name in curves[0][0]
+        }
+        print("means over epochs of the second half", second_half, flush=True)
+        rows.append({"strength": strength, "runs": runs, "epochs": curves, "means over the second half": second_half})
     settings = {"network": NETWORK, "epochs": EPOCHS, "batch": BATCH, "learning_rate": RATE, "decay": DECAY}
     its_cost = cost()
     print(its_cost)

@@ -251,6 +251,19 @@ def test_goes_on_bit_for_bit() -> None:
         assert torch.equal(tensor, again), name
 
 
+def test_a_copy_is_independent() -> None:
+    model, average, x = trained(steps=5)
+    before = copy.deepcopy(average.state_dict())
+    other = copy.deepcopy(average)
+    other.calibrate([x])
+    changed(model, 3)
+    other.update(model)
+    assert all(torch.equal(tensor, before[name]) for name, tensor in average.state_dict().items())
+    average.calibrate([x])
+    average.update(model)
+    assert all(torch.equal(tensor, other.state_dict()[name]) for name, tensor in average.state_dict().items())
+
+
 def test_looking_at_the_average_does_not_change_it() -> None:
     results = []
     for looks in (False, True):
@@ -274,11 +287,21 @@ def test_wrappers_dtypes_and_new_tensors() -> None:
     kinds = {name: tensor.dtype for name, tensor in average.model.state_dict().items()}
     assert kinds == {name: tensor.dtype for name, tensor in model.state_dict().items()}
     assert {torch.bfloat16, torch.float32, torch.int64} == set(kinds.values())
-    # an optimiser or a user may put in new tensors
+
+
+def test_tensors_may_become_others_between_updates() -> None:
+    model = ds.sparsify(Net(), start=0.5)
+    average = ds.MovingAverage(model, 0.0)
+    average.update(model)
     model.head.weight = nn.Parameter(torch.ones_like(model.head.weight))
-    for _ in range(60):
-        average.update(model)
-    torch.testing.assert_close(average.model.head.weight, model.head.weight)
+    model.head.bias.data = torch.ones_like(model.head.bias)
+    # gives the averaged network new buffers
+    average.model.double()
+    model.bn2.running_mean.fill_(3.0)
+    average.update(model)
+    assert average.model.head.weight.dtype == torch.float64
+    for value in (average.model.head.weight, average.model.head.bias, average.model.bn2.running_mean / 3):
+        assert torch.equal(value, torch.ones_like(value))
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

@@ -15,7 +15,7 @@ from diffsparse.averaging.statistics import Measuring
 from diffsparse.compaction import Compacted, compact
 from diffsparse.errors import SparsityError, SparsityWarning, require_module, require_number, require_whole
 from diffsparse.example import Example
-from diffsparse.module_tree import lazy_tensor, modules_by_name, tensors_by_name, without_wrappers
+from diffsparse.module_tree import lazy_tensor, without_wrappers
 
 Model = TypeVar("Model", bound=nn.Module)
 
@@ -99,20 +99,17 @@ class MovingAverage(Generic[Model]):
         self._frozen = {name for name, norm in theirs.norms.items() if not norm.training}
         self._stale = True
 
-    def _contents_of(self, model: nn.Module) -> "Contents":
-        """Those of `model`, looked up again only if its tensors have become others; raises if they do not fit."""
-        tensors = tensors_by_name(modules_by_name(model))
-        known = self._theirs.tensors
-        if len(tensors) != len(known) or any(tensor is not known.get(name) for name, tensor in tensors.items()):
-            self._theirs = Contents(model)
-        wanted, given = shapes(self._mine.tensors), shapes(tensors)
+    def _contents_of(self, model: nn.Module) -> Contents:
+        """Those of `model`; raises if they do not fit."""
+        self._mine, theirs = self._mine.of_now(self._network), self._theirs.of_now(model)
+        wanted, given = shapes(self._mine.tensors), shapes(theirs.tensors)
         if given != wanted:
-            self._theirs = self._mine
             raise SparsityError(
                 f"the model does not fit its average: {difference(wanted, given)}; if the model has become small, call "
                 "follow(small) first, with what compact returned or budget.small"
             )
-        return self._theirs
+        self._theirs = theirs
+        return theirs
 
     @torch.no_grad()
     def calibrate(self, batches: Iterable[Any], count: int = 20) -> None:
@@ -186,6 +183,14 @@ class MovingAverage(Generic[Model]):
         for name, mean in self._means.items():
             mean.copy_(state[f"means.{name}"])
         self.updates = int(state["updates"])
+
+    def __getstate__(self) -> dict[str, Any]:
+        # the rest is made of what the network holds, and a copy must hold its own
+        return {key: value for key, value in vars(self).items() if key not in {"_mine", "_theirs"}}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._mine = self._theirs = Contents(self._network)
 
     def __repr__(self) -> str:
         return f"MovingAverage({type(self._network).__name__}, decay={self.decay:g}, {self.updates} updates)"

@@ -27,11 +27,17 @@ class Contents:
         }
         special = {id(parameter) for gate in self.gates.values() for parameter in gate.parameters()}
         special |= {id(norm.running_var) for norm in self.norms.values()}
-        rest = [tensor.detach() for tensor in self.tensors.values() if id(tensor) not in special]
+        rest = [tensor for tensor in self.tensors.values() if id(tensor) not in special]
         self.plain = [tensor for tensor in rest if _averaged(tensor)]
         self.whole = [tensor for tensor in rest if not _averaged(tensor)]
         self._names = {id(gate): name for name, gate in self.gates.items()}
         self._batches, self._single = batch_gates(list(self.gates.values()))
+
+    def of_now(self, model: nn.Module) -> "Contents":
+        """These contents if they still are those of `model`, else new ones: tensors may have become others."""
+        tensors, known = tensors_by_name(modules_by_name(model)), self.tensors
+        same = len(tensors) == len(known) and all(known.get(name) is tensor for name, tensor in tensors.items())
+        return self if same else Contents(model)
 
     def derived(self) -> dict[str, Tensor]:
         """The values of each gate and the log of variance + eps of each norm, by the name of the module."""
@@ -49,7 +55,7 @@ class Contents:
     def write(self, means: dict[str, Tensor]) -> None:
         """The inverse of `derived`."""
         for name, gate in self.gates.items():
-            gate.set_values(means[name])
+            gate.set_values(means[name].to(gate.alpha.device))
         for name, norm in self.norms.items():
             cast(Tensor, norm.running_var).copy_((means[name].exp() - norm.eps).clamp_min(0))
 

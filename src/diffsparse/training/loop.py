@@ -26,7 +26,7 @@ LOOKS_PER_EPOCH = 50
 """How often the strength controller is told the share of zeros."""
 STEPS_PER_CALIBRATION = 20
 """Training steps for each batch that measures the statistics of an averaged network,"""
-LEAST_CALIBRATION = 2
+LEAST_CALIBRATION = 10
 """which are at least this many."""
 EXPLODED = 1e4
 """A mean loss this many times that of the first steps counts as exploded."""
