@@ -24,7 +24,7 @@ LINES = [
     },
     {"gates", "penalties"},
     {"gating", "nn"},
-    {"budget", "checkpoint", "compaction", "export", "measuring"},
+    {"averaging", "budget", "checkpoint", "compaction", "export", "measuring"},
     {"data", "models", "testing"},
     {"methods", "plot", "training"},
     {"graphs", "traffic", "wiring"},

@@ -8,6 +8,7 @@ import importlib
 from types import ModuleType
 
 from diffsparse import functional
+from diffsparse.averaging import MovingAverage
 from diffsparse.budget import Budget
 from diffsparse.checkpoint import load, save
 from diffsparse.compaction import Compacted, Plan, apply_plan, compact, register_rule, slice_optimizer
@@ -40,6 +41,7 @@ __all__ = [
     "Lp",
     "MatrixGate",
     "Measurement",
+    "MovingAverage",
     "Norm",
     "Penalty",
     "Plan",

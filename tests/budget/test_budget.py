@@ -319,3 +319,25 @@ def test_nothing_is_touched_if_compaction_fails(monkeypatch: pytest.MonkeyPatch)
         budget.step(optimizer)
     assert [id(p) for p in model.parameters()] == parameters
     assert list(named_gates(model))
+
+
+@pytest.mark.parametrize("shrinks", [1, 3])
+@pytest.mark.parametrize("name", NETWORKS)
+def test_a_moving_average_follows_each_shrink(name: str, shrinks: int) -> None:
+    model, x = gated(name)
+    budget = Budget(model, x[:2], macs=0.5, steps=20, due=0.6, shrinks=shrinks)
+    optimizer, average = optimizer_of(model), ds.MovingAverage(model, 0.5)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for _ in range(20):
+            loss = model(x).square().mean() + budget.penalty()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            average.update(model)
+            if budget.step(optimizer):
+                average.follow(budget.small)
+    assert average.updates == 20
+    assert ds.measure(average.model, x[:2], latency=False).macs == ds.measure(model, x[:2], latency=False).macs
+    average.calibrate([x])
+    torch.testing.assert_close(average.model.eval()(x), model.eval()(x), rtol=0.5, atol=0.2)

@@ -4,9 +4,10 @@ import pytest
 import torch
 from torch import nn
 
+from diffsparse.averaging import MovingAverage
 from diffsparse.checkpoint import CheckpointError, save
 from diffsparse.training import Optimisation
-from diffsparse.training.optimizer import MovingAverage, make_optimizer
+from diffsparse.training.optimizer import make_optimizer
 from diffsparse.training.snapshot import Progress, Snapshot, Trained, write_snapshot
 from tests.training.examples import Net, small_data
 
@@ -18,7 +19,7 @@ def trained(seed: int, optimizer: str = "sgd", *, average: bool = False, last: b
         model = model.to(memory_format=torch.channels_last)
     settings = Optimisation(optimizer=optimizer, learning_rate=0.01)
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**seed)
-    copied = MovingAverage(Net(width), 0.9).model if average else None
+    copied = MovingAverage(Net(width), 0.9) if average else None
     return Trained(model=model, optimizer=make_optimizer(model, settings), scaler=scaler, average=copied)
 
 
@@ -38,7 +39,7 @@ def test_goes_on_as_if_nothing_had_happened(optimizer: str, last: bool, tmp_path
     first = trained(0, optimizer, average=True, last=last)
     stepped(first, 2)
     state = {"factor": 0.3}
-    progress = Progress(epoch=3, step=2, sums=[0.1, 1e300, 3.0], first_loss=2.5, controller=state, average_updates=9)
+    progress = Progress(epoch=3, step=2, sums=[0.1, 1e300, 3.0], first_loss=2.5, controller=state)
     write_snapshot(tmp_path / "state.safetensors", first, progress, "retrain")
     snapshot = Snapshot.read(tmp_path / "state.safetensors")
     second = trained(1, optimizer, average=True, last=last)

@@ -123,6 +123,8 @@ class Budget:
         self._step, self._warned = 0, False
         self._plans: list[Plan] = []
         self._small: Compacted[Any] | None = None
+        self.finished = False
+        """Whether the cost has been reached and the model is small for good."""
         self.history: list[Look] = []
         """Every look, the first to the last."""
 
@@ -130,27 +132,23 @@ class Budget:
         return Exact(self.model, self.example, self._steering.entries)
 
     @property
-    def finished(self) -> bool:
-        """Whether the cost has been reached and the model is small for good."""
-        return self._small is not None
-
-    @property
     def small(self) -> Compacted[Any]:
-        """The model with the plan by which it became small, as from `compact`, for `save`."""
+        """The model with the plan by which it became small, for `save` and `MovingAverage.follow`."""
         if self._small is None:
-            raise SparsityError(f"the model is not small yet; it will be after step {self.due} of {self.steps}")
+            first = min(self._shrinks_at)
+            raise SparsityError(f"the model is not small yet; it will be after step {first} of {self.steps}")
         return self._small
 
     @property
     def cost(self) -> dict[str, float]:
         """What the network costs now, as shares of the whole one."""
-        if self._small is not None:
+        if self.finished:
             return {name: getattr(self.history[-1], name) for name in METRICS}
         return self._shares(self._steering.cost())
 
     def penalty(self) -> Tensor:
         """The term to add to the loss: a scalar, zero once the cost is reached."""
-        if self._small is not None:
+        if self.finished:
             self._warn_of_extra_steps(self._step + 1)
             return next(self.model.parameters()).new_zeros(())
         return self._pressure.term(self._steering.weights)
@@ -164,7 +162,7 @@ class Budget:
         if self._step == 0 and optimizer is not None:
             warn_of_idle_gates(self.model, optimizer)
         self._step += 1
-        if self._small is not None:
+        if self.finished:
             self._warn_of_extra_steps(self._step)
             return False
         shrinks = self._step in self._shrinks_at
@@ -198,16 +196,17 @@ class Budget:
     def _adopt(self, small: Compacted[Any], optimizer: Optimizer | None, *, last: bool) -> None:
         """Make model and optimiser what `small` is; unless it is the last time, gates live on."""
         self._plans.append(replace(small.plan, earlier=()))
+        original = materialise(self.model).to("meta")
         if last:
-            original = materialise(self.model).to("meta")
             shrink_in_place(self.model, small, optimizer)
-            self._small = replace(small, model=self.model, original=original)
-            vars(self._small)["before"] = self._costs.measured
         else:
             regated = regate(self.model, small)
             shrink_in_place(self.model, regated.with_gate_slices(), optimizer, gates_stay=True)
             groups = self._steering.keep(self.model, regated.kept)
             self._pressure.keep(self._steering.entries, groups)
+        self._small = replace(small, model=self.model, original=original)
+        vars(self._small)["before"] = self._costs.measured
+        self.finished = last
 
     def _warn_of_extra_steps(self, step: int) -> None:
         if step > self.steps and not self._warned:

@@ -1,5 +1,6 @@
 """What all gates share: free parameters in, values with exact zeros out, and an ordinary form for compaction."""
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -92,6 +93,13 @@ class Gate(_Wide, ABC):
     def groups(self, values: Tensor) -> tuple[Tensor, ...]:
         """Views of `values` of shape (groups, entries), one row per competition group, one view per kind of group."""
 
+    @abstractmethod
+    def set_values(self, values: Tensor) -> None:
+        """Change the parameters so that the gate has these values, up to float rounding; zeros are exact.
+
+        Values that the gate had at different times may be mixed: a gate that normalises scales them as it needs.
+        """
+
     def materialise(self) -> nn.Module:
         """A module that stores the values as they are now, and returns them when called."""
         return StoredGate(self(), requires_grad=self.alpha.requires_grad).train(self.training)
@@ -179,6 +187,13 @@ def require_room(rows: Tensor, dtype: torch.dtype) -> None:
     total = rows.abs().sum(-1).max().item()
     if not total <= torch.finfo(dtype).max:
         raise SparsityError(f"the values of a gate are too large for {dtype}: parameters of one group sum to {total:g}")
+
+
+def closed_beta(n: int) -> float:
+    """A threshold that drops all n equal entries of a group: 1.5 times their share."""
+    share = min(1.5 / n, (1 + 1 / n) / 2)
+    # the share of a single entry is 1, which no finite beta gives but by rounding
+    return math.log(share / (1 - share)) if share < 1 else 40.0
 
 
 def gate_dtype(dtype: torch.dtype | None) -> torch.dtype:

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from diffsparse.errors import SparsityError, require_whole
 from diffsparse.functional import matrix_threshold
 from diffsparse.functional.groups import initial_beta
-from diffsparse.gates.gate import DROPPED, Gate, checked_values, gate_dtype, require_room, values_dtype
+from diffsparse.gates.gate import DROPPED, Gate, checked_values, closed_beta, gate_dtype, require_room, values_dtype
 
 
 class MatrixGate(Gate):
@@ -71,20 +71,40 @@ class MatrixGate(Gate):
         if low < 0 or high <= 0:
             wanted = "must not be negative and at least one must be positive"
             raise SparsityError(f"values of a matrix gate {wanted}, got values from {low:g} to {high:g}")
-        row_threshold, col_threshold = _thresholds(given)
-        reach = row_threshold.unsqueeze(1) + col_threshold
-        gamma = torch.where(given > 0, given + reach, DROPPED * reach)
-        for groups in gate.groups(gamma):
-            require_room(groups, gate.alpha.dtype)
-        gate.alpha.detach().copy_(gamma.log())
-        gate._revive(given)
+        gate.set_values(given)
         return gate
 
+    @torch.no_grad()
+    def set_values(self, values: Tensor) -> None:
+        given = checked_values(values)
+        gamma = gamma_of(given)
+        for groups in self.groups(gamma):
+            require_room(groups, self.alpha.dtype)
+        self.alpha.copy_(gamma.log())
+        rows, columns = given.shape
+        closed = not bool(given.any())
+        self.beta_row.fill_(closed_beta(columns) if closed else initial_beta(columns))
+        self.beta_col.fill_(closed_beta(rows) if closed else initial_beta(rows))
+        self._revive(given)
 
-def _thresholds(values: Tensor) -> tuple[Tensor, Tensor]:
-    """Row and column thresholds r, c with r = s_r * sum_j gamma, c = s_c * sum_i gamma, for the gamma they imply."""
+
+def gamma_of(values: Tensor, allowed: Tensor | None = None) -> Tensor:
+    """exp(alpha) of a matrix gate that has these values with the paper's thresholds; zeros get half their threshold.
+
+    Entries that are not `allowed` are 0 here and take no part. If all values are zero, the others are 1.
+    """
+    may = torch.ones_like(values) if allowed is None else allowed.to(values)
+    if not bool(values.any()):
+        return may
+    share = torch.where(values > 0, 1.0, DROPPED).to(values) * may
+    row_threshold, col_threshold = _thresholds(values, share)
+    reach = row_threshold.unsqueeze(1) + col_threshold
+    return values + share * reach
+
+
+def _thresholds(values: Tensor, share: Tensor) -> tuple[Tensor, Tensor]:
+    """Thresholds r, c with r = s_r * sum_j gamma, c = s_c * sum_i gamma, where gamma = values + share * (r + c)."""
     rows, columns = values.shape
-    share = torch.where(values > 0, 1.0, DROPPED).to(values.dtype)
     row_fraction = values.new_tensor(initial_beta(columns)).sigmoid()
     col_fraction = values.new_tensor(initial_beta(rows)).sigmoid()
     top = torch.cat([torch.diag(share.sum(1)), share], 1) * row_fraction

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from diffsparse.errors import SparsityError, require_whole
 from diffsparse.functional import signed_threshold, simplex_threshold
 from diffsparse.functional.groups import Dims, group_dims, initial_alpha, initial_beta
-from diffsparse.gates.gate import DROPPED, Gate, checked_values, gate_dtype, require_room, values_dtype
+from diffsparse.gates.gate import DROPPED, Gate, checked_values, closed_beta, gate_dtype, require_room, values_dtype
 
 
 class VectorGate(Gate):
@@ -52,11 +52,20 @@ class VectorGate(Gate):
         """
         given = checked_values(values)
         gate = cls(given.shape, dim=dim, rgf=rgf, device=given.device, dtype=values_dtype(values))
-        alpha, beta = gate._solve(*gate.groups(given))
-        require_room(alpha, gate.alpha.dtype)
-        gate.set_groups(alpha, beta)
-        gate._revive(given)
+        gate._require_possible(*gate.groups(given))
+        gate.set_values(given)
         return gate
+
+    def _require_possible(self, rows: Tensor) -> None:
+        """Raise if no gate of this kind has the values `rows` (groups, entries)."""
+
+    @torch.no_grad()
+    def set_values(self, values: Tensor) -> None:
+        given = checked_values(values)
+        alpha, beta = self._solve(*self.groups(given))
+        require_room(alpha, self.alpha.dtype)
+        self.set_groups(alpha, beta)
+        self._revive(given)
 
     @abstractmethod
     def _solve(self, rows: Tensor) -> tuple[Tensor, Tensor]:
@@ -175,8 +184,7 @@ class SignedGate(VectorGate):
         alpha = torch.where(rows != 0, rows + rows.sign() * threshold, DROPPED * threshold)
         if n > 1:
             dead = alive == 0
-            share = min(1.5 / n, (1 + 1 / n) / 2)
-            beta = torch.where(dead, torch.logit(beta.new_tensor(share)), beta)
+            beta = torch.where(dead, closed_beta(n), beta)
             alpha = torch.where(dead.unsqueeze(-1), alpha.new_tensor(0.5), alpha)
         return alpha, beta
 
@@ -212,18 +220,22 @@ class SimplexGate(VectorGate):
     def forward(self) -> Tensor:
         return simplex_threshold(self.alpha, self.beta, self.dims, rgf=self.rgf)
 
-    def _solve(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        r"""With m survivors and s = sigmoid(beta): :math:`\alpha_i = \log(s + T a_i)` for survivors and
-        :math:`\log(s/2)` for the dropped, where :math:`T = 1 - s(m + (n-m)/2)`.
-        """
+    def _require_possible(self, rows: Tensor) -> None:
         if bool((rows < 0).any()):
             raise SparsityError(f"values of a simplex gate must not be negative, got {rows.min().item():g}")
         sums = rows.sum(-1)
         if not torch.allclose(sums, torch.ones_like(sums), atol=1e-4):
             worst = sums[(sums - 1).abs().argmax()].item()
             raise SparsityError(f"values of a simplex gate must sum to 1 in every group, got a sum of {worst:g}")
-        beta = rows.new_full(rows.shape[:1], initial_beta(self.group_size))
+
+    def _solve(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        r"""With m survivors and s = sigmoid(beta): :math:`\alpha_i = \log(s + T a_i)` for survivors and
+        :math:`\log(s/2)` for the dropped, where :math:`T = 1 - s(m + (n-m)/2)`. A group of zeros has equal alpha.
+        """
+        n, sums = self.group_size, rows.sum(-1, keepdim=True)
+        beta = rows.new_full(rows.shape[:1], initial_beta(n))
         fraction = beta.sigmoid().unsqueeze(-1)
         alive = (rows > 0).sum(-1, keepdim=True)
-        total = 1 - fraction * (alive + DROPPED * (self.group_size - alive))
-        return torch.where(rows > 0, fraction + total * rows, DROPPED * fraction).log(), beta
+        total = (1 - fraction * (alive + DROPPED * (n - alive))) / torch.where(sums > 0, sums, 1.0)
+        alpha = torch.where(rows > 0, fraction + total * rows, DROPPED * fraction).log()
+        return alpha, torch.where(alive.squeeze(-1) == 0, closed_beta(n), beta)

@@ -10,7 +10,8 @@ from diffsparse.errors import SparsityError, require_number, require_whole
 from diffsparse.functional import balanced_normalize, matrix_threshold
 from diffsparse.functional.groups import full_precision, initial_beta
 from diffsparse.gates import Gate, Source
-from diffsparse.gates.gate import gate_dtype
+from diffsparse.gates.gate import checked_values, closed_beta, gate_dtype
+from diffsparse.gates.matrix import gamma_of
 
 # Measured by benchmarks/graph_speed.py on a CPU: sparse products of batches are faster below this density and from this
 # size on; a single graph needs twice the size.
@@ -95,6 +96,18 @@ class SparseAdjacency(Gate):
         kept = matrix_threshold(alpha, self.beta_row, self.beta_col, rgf=self.rgf)
         # Rectified flow would let gradients into entries that are not allowed.
         return self.balance(kept if self.mask is None else kept.masked_fill(~self.mask, 0.0))
+
+    @torch.no_grad()
+    def set_values(self, values: Tensor) -> None:
+        """As for other gates; the values are balanced again."""
+        given = checked_values(values)
+        thresholds = [beta for beta in (self.beta_row, self.beta_col) if beta is not None]
+        gamma = gamma_of(given, self.mask) if thresholds else given
+        # entries outside the mask are never used
+        self.alpha.copy_(gamma.clamp_min(torch.finfo(self.alpha.dtype).tiny).log())
+        for beta in thresholds:
+            beta.fill_(initial_beta(self.nodes) if bool(given.any()) else closed_beta(self.nodes))
+        self._revive(given)
 
     def materialise(self) -> nn.Module:
         """It stays as it is: training goes on learning the graph of a compact model, and nodes are never removed."""

@@ -157,6 +157,10 @@ class GateBatch:
         beta = torch.stack([gate.beta for gate in self.gates])
         return signed_threshold(padded.view(-1, self.widest), beta, rgf=self.gates[0].rgf)
 
+    def values(self) -> list[Tensor]:
+        """The values of each gate."""
+        return [row[: gate.group_size].view_as(gate.alpha) for row, gate in zip(self.rows(), self.gates, strict=True)]
+
 
 def batch_gates(gates: Sequence[Gate]) -> tuple[list[GateBatch], list[Gate]]:
     """Gates that can share a batch (plain signed vectors of one dtype and device), and the others."""

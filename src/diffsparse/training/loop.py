@@ -11,17 +11,23 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from diffsparse.averaging import MovingAverage
 from diffsparse.checkpoint import load, save
+from diffsparse.data.dataset import WHOLE, Share
 from diffsparse.module_tree import uncompiled
 from diffsparse.training.context import Phase, RunContext
 from diffsparse.training.evaluate import DivergenceError, evaluate, find_divergence, non_finite_parameter
-from diffsparse.training.optimizer import LearningRate, MovingAverage, make_optimizer
+from diffsparse.training.optimizer import LearningRate, make_optimizer
 from diffsparse.training.snapshot import Progress, Snapshot, Trained
 
 CHECK_EVERY = 20
 """Steps between looks at the loss and, with several processes, at signals; each look waits for the device."""
 LOOKS_PER_EPOCH = 50
 """How often the strength controller is told the share of zeros."""
+STEPS_PER_CALIBRATION = 20
+"""Training steps for each batch that measures the statistics of an averaged network,"""
+LEAST_CALIBRATION = 10
+"""which are at least this many."""
 EXPLODED = 1e4
 """A mean loss this many times that of the first steps counts as exploded."""
 
@@ -56,8 +62,7 @@ class Trainer:
         self.forward = self.processes.together(self.model)
         if recipe.hardware.compile:
             self.forward = torch.compile(self.forward)  # type: ignore[assignment]
-        average = None if self.average is None else self.average.model
-        self._state = Trained(model=self.model, optimizer=self.optimizer, scaler=self.scaler, average=average)
+        self._state = Trained(model=self.model, optimizer=self.optimizer, scaler=self.scaler, average=self.average)
         self.progress = Progress()
         self._losses: list[Tensor] = []
         self._best = context.folder.path / f"{phase.name}-best.safetensors"
@@ -74,8 +79,6 @@ class Trainer:
         self.controller.load_state_dict(self.progress.controller)
         if self.regulariser is not None:
             self.regulariser.load_state_dict(self.progress.regulariser)
-        if self.average is not None:
-            self.average.updates = self.progress.average_updates
 
     def run(self) -> nn.Module:
         """Train to the end; raises StoppedError after a signal and DivergenceError if training diverges."""
@@ -99,7 +102,7 @@ class Trainer:
         self.model.train()
         sums = torch.tensor(progress.sums, dtype=torch.double, device=device) if progress.sums else None
         began = time.perf_counter()
-        with closing(self._batches()) as batches:
+        with closing(self._batches(self.processes.share)) as batches:
             for inputs, targets in batches:
                 added = self._step(self.context.placed(inputs), targets.to(device, non_blocking=True))
                 sums = added if sums is None else sums + added
@@ -116,9 +119,9 @@ class Trainer:
         progress.seconds += time.perf_counter() - began
         self._close_epoch(sums)
 
-    def _batches(self) -> Generator[tuple[Tensor, Tensor], None, None]:
+    def _batches(self, share: Share) -> Generator[tuple[Tensor, Tensor], None, None]:
         """The rest of the current epoch; closing it closes the iterator of the data as well."""
-        recipe, epoch, skip, share = self.context.recipe, self.progress.epoch, self.progress.step, self.processes.share
+        recipe, epoch, skip = self.context.recipe, self.progress.epoch, self.progress.step
         shuffled = self.context.data.train.shuffled
         yield from shuffled(recipe.batch_size, seed=recipe.seed, epoch=epoch, share=share, skip=skip)
 
@@ -212,6 +215,7 @@ class Trainer:
         self._check_weights()
         self.processes.share_buffers(self.model)
         progress.epoch, progress.step, progress.sums = progress.epoch + 1, 0, []
+        self._calibrate()
         record: dict[str, Any] = {"phase": self.phase.name, "epoch": progress.epoch}
         record |= {f"train_{name}": value for name, value in objective.figures(self.processes.added(sums)).items()}
         for name, part in {"validation": self.context.data.validation, "test": self.context.data.test}.items():
@@ -234,6 +238,16 @@ class Trainer:
         if progress.epoch < self.phase.epochs and self._interrupted():
             raise StoppedError(self.context.interrupt.signal)
 
+    def _calibrate(self) -> None:
+        """Measure the statistics of the averaged network; each process uses the same batches and gets the same."""
+        if self.average is None:
+            return
+        position = self.progress.epoch * self.steps
+        seed_generators(self.processes.device, step_seed(self.context.recipe.seed, position, 0))
+        count = min(self.steps, max(LEAST_CALIBRATION, self.steps // STEPS_PER_CALIBRATION))
+        with closing(self._batches(WHOLE)) as batches:
+            self.average.calibrate((self.context.placed(inputs) for inputs, _ in batches), count)
+
     def _keep_best(self, record: dict[str, Any]) -> None:
         """With a validation part, keep the model that does best on it, of those that have the zeros aimed at."""
         objective = self.phase.objective
@@ -250,7 +264,6 @@ class Trainer:
         progress = self.progress
         progress.controller = self.controller.state_dict()
         progress.regulariser = {} if self.regulariser is None else self.regulariser.state_dict()
-        progress.average_updates = 0 if self.average is None else self.average.updates
         if self.processes.first:
             self.context.folder.write_snapshot(self._state, progress, self.phase.name, self.phase.number)
 

@@ -1,10 +1,8 @@
-"""The optimiser of a run, its learning rate at every step, and the moving average of what it trains."""
+"""The optimiser of a run and its learning rate at every step."""
 
-import copy
 import math
 from dataclasses import dataclass
 
-import torch
 from torch import nn
 from torch.optim import SGD, Adam, Optimizer
 
@@ -52,26 +50,3 @@ class LearningRate:
             passed = sum(step >= round(share * self.epochs) * self.steps for share in self.settings.milestones)
             return peak * self.settings.factor**passed
         return peak
-
-
-class MovingAverage:
-    """A copy of a model whose numbers follow those of the original slowly.
-
-    The decay rises to its value, min(decay, (1 + t) / (10 + t)) after t updates, so that the random start is soon
-    forgotten. Whole numbers (counters) are copied.
-    """
-
-    def __init__(self, model: nn.Module, decay: float) -> None:
-        self.model = copy.deepcopy(model)
-        self.decay, self.updates = decay, 0
-
-    @torch.no_grad()
-    def update(self, model: nn.Module) -> None:
-        """Move towards the numbers of `model`."""
-        decay = min(self.decay, (1 + self.updates) / (10 + self.updates))
-        self.updates += 1
-        for mean, value in zip(self.model.state_dict().values(), model.state_dict().values(), strict=True):
-            if mean.is_floating_point():
-                mean.lerp_(value, 1 - decay)
-            else:
-                mean.copy_(value)

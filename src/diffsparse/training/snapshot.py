@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from diffsparse.averaging import MovingAverage
 from diffsparse.checkpoint.container import HASH, mapped_tensors, read_checked, write_tensors
 from diffsparse.errors import CheckpointError
 from diffsparse.files import replacing
@@ -34,8 +35,6 @@ class Progress:
     """Loss at the start, to compare with: one that explodes is far larger."""
     controller: dict[str, Any] = field(default_factory=dict)
     regulariser: dict[str, Any] = field(default_factory=dict)
-    average_updates: int = 0
-    """Updates of the moving average."""
     best: float | None = None
     """Best validation figure so far."""
 
@@ -47,7 +46,7 @@ class Trained:
     model: nn.Module
     optimizer: Optimizer
     scaler: torch.amp.GradScaler
-    average: nn.Module | None
+    average: MovingAverage[nn.Module] | None
 
 
 def write_snapshot(path: Path, trained: Trained, progress: Progress, phase: str) -> None:

@@ -1,0 +1,5 @@
+"""An average of a model in training that understands gates."""
+
+from diffsparse.averaging.average import MovingAverage
+
+__all__ = ["MovingAverage"]
