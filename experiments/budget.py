@@ -12,7 +12,7 @@ import json
 import platform
 import warnings
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +20,12 @@ import torch
 from comparison.loop import Training
 from comparison.peers import PEERS, STARTS
 from comparison.setting import SETTINGS, Images
+from comparison.summary import RESULTS, add_latency, markdown, read_runs, rows_of
 from torch import nn
 
 import diffsparse as ds
 from diffsparse.models.preactivation import PreResNet, initialise
 
-RESULTS = Path(__file__).parent / "results"
 CUT_AT = 0.5
 """Share of the steps after which peers cut."""
 SCRATCH = "the learned architecture, from scratch"
@@ -106,7 +106,7 @@ class Comparison:
             "macs": cost.macs / whole.macs,
             "params": cost.params / whole.params,
             "seconds": training.seconds,
-            "versions": {"torch": torch.__version__, "python": platform.python_version()},
+            "versions": {"torch": torch.__version__, "python": platform.python_version(), "diffsparse": ds.__version__},
         }
         torch.save(training.model, path.with_suffix(".pt"))
         _write_json(path, result)
@@ -204,6 +204,16 @@ def jobs(methods: list[str], budgets: Sequence[float], seeds: Sequence[int]) -> 
 METHODS = ["plain", "budget", SCRATCH, "uniform, from scratch", *PEERS]
 
 
+def summarise(comparison: Comparison) -> None:
+    """Write the results from the runs there are, and print them."""
+    runs = read_runs(comparison.folder, comparison.name)
+    add_latency(comparison.folder, runs, comparison.images.test[:64])
+    rows = rows_of(runs)
+    setting = asdict(comparison.setting) | {"network": str(comparison.setting.network), "cut_at": CUT_AT}
+    _write_json(RESULTS / f"budget-{comparison.name}.json", {"setting": setting, "rows": rows, "runs": runs})
+    print(markdown(rows))
+
+
 def main() -> None:
     """Make the missing runs."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -211,12 +221,16 @@ def main() -> None:
     parser.add_argument("--data-root", type=Path, required=True, help="folder of the binary CIFAR-10 files")
     parser.add_argument("--runs", type=Path, default=Path("runs"))
     parser.add_argument("--methods", nargs="*", default=METHODS)
+    parser.add_argument("--summary", action="store_true", help="write the results of the runs there are")
     parser.add_argument("--budgets", nargs="*", type=float)
     parser.add_argument("--seeds", nargs="*", type=int)
     options = parser.parse_args()
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     comparison = Comparison(options.setting, options.data_root, options.runs)
+    if options.summary:
+        summarise(comparison)
+        return
     seeds, budgets = options.seeds or range(comparison.setting.seeds), options.budgets or comparison.setting.budgets
     for job in jobs(options.methods, budgets, seeds):
         comparison.run(*job)

@@ -1,0 +1,78 @@
+"""From runs to tables: means and spreads over seeds, latency of one network each, and the table as Markdown."""
+
+import json
+import statistics
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from diffsparse.measuring.meter import measure_in_turns
+
+RESULTS = Path(__file__).parent.parent / "results"
+
+
+def read_runs(folder: Path, setting: str) -> list[dict[str, Any]]:
+    """The records of all runs: those in the results that were written before, and those in `folder`."""
+    written = RESULTS / f"budget-{setting}.json"
+    known = json.loads(written.read_text())["runs"] if written.exists() else []
+    found = {_key(run): run for run in known}
+    for path in sorted(folder.glob("*.json")):
+        run = json.loads(path.read_text()) | {"file": path.with_suffix(".pt").name}
+        found[_key(run)] = run
+    return [found[key] for key in sorted(found)]
+
+
+def _key(run: Mapping[str, Any]) -> tuple[str, float, int]:
+    return run["method"], -run["budget"], run["seed"]
+
+
+def rows_of(runs: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """One row per method and budget, in the order of accuracy within a budget."""
+    groups: dict[tuple[float, str], list[Mapping[str, Any]]] = {}
+    for run in runs:
+        groups.setdefault((run["budget"], run["method"]), []).append(run)
+    rows = [_row(budget, method, members) for (budget, method), members in groups.items()]
+    return sorted(rows, key=lambda row: (-row["budget"], -row["accuracy"]))
+
+
+def _row(budget: float, method: str, runs: list[Mapping[str, Any]]) -> dict[str, Any]:
+    accuracies = [run["accuracy"] for run in runs]
+    row: dict[str, Any] = {"budget": budget, "method": method, "runs": len(runs)}
+    row["accuracy"] = statistics.mean(accuracies)
+    row["spread"] = statistics.stdev(accuracies) if len(runs) > 1 else None
+    for name in ("macs", "params", "seconds"):
+        row[name] = statistics.mean(run[name] for run in runs)
+    times = [run["latency_ms"] for run in runs if "latency_ms" in run]
+    row["latency_ms"] = statistics.mean(times) if times else None
+    return row
+
+
+def add_latency(folder: Path, runs: list[dict[str, Any]], images: Tensor) -> None:
+    """Time the networks of seed 0, all in turns on one thread, and note it in their records."""
+    timed = [
+        (run, folder / run["file"]) for run in runs if run["seed"] == 0 and (folder / run.get("file", "-")).exists()
+    ]
+    models = [torch.load(path, weights_only=False).eval() for _, path in timed]
+    for (run, _), cost in zip(timed, measure_in_turns(models, images), strict=True):
+        assert cost.latency is not None
+        run["latency_ms"] = 1e3 * cost.latency.median
+
+
+def markdown(rows: Iterable[Mapping[str, Any]]) -> str:
+    """The rows as a table for the documentation."""
+    lines = [
+        "| budget | method | accuracy | MACs | parameters | training | latency | runs |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for row in rows:
+        spread = "" if row["spread"] is None else f" ± {100 * row['spread']:.2f}"
+        latency = "" if row["latency_ms"] is None else f"{row['latency_ms']:.1f} ms"
+        cells = (
+            "" if row["budget"] == 1 else f"{row['budget']:.0%}", row["method"], f"{100 * row['accuracy']:.2f}{spread}",
+            f"{row['macs']:.1%}", f"{row['params']:.1%}", f"{row['seconds']:.0f} s", latency, str(row["runs"]),
+        )  # fmt: skip
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
