@@ -341,3 +341,12 @@ def test_a_moving_average_follows_each_shrink(name: str, shrinks: int) -> None:
     assert ds.measure(average.model, x[:2], latency=False).macs == ds.measure(model, x[:2], latency=False).macs
     average.calibrate([x])
     torch.testing.assert_close(average.model.eval()(x), model.eval()(x), rtol=0.5, atol=0.2)
+
+
+def test_rectified_gradient_flow_behind_a_relu_is_warned_of() -> None:
+    with pytest.warns(SparsityWarning, match="no effect in '1' and 1 more: .* the ReLU behind it passes no gradient"):
+        Budget(ds.sparsify(chain(), start=0.5, rgf=0.1), torch.randn(2, 8), macs=0.5, steps=10)
+    smooth = nn.Sequential(nn.Linear(8, 32), nn.BatchNorm1d(32), nn.SiLU(), nn.Linear(32, 2))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        Budget(ds.sparsify(smooth, start=0.5, rgf=0.1), torch.randn(2, 8), macs=0.5, steps=10)

@@ -128,3 +128,38 @@ def test_an_optimiser_inside_a_wrapper_is_found() -> None:
 
     inner = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1)
     assert unwrapped_optimizer(Wrapper(Wrapper(inner))) is inner
+
+
+def test_parameters_of_others_stay_in_the_optimiser_with_their_state() -> None:
+    model, x = with_zeros("chain")
+    weight = nn.Parameter(torch.ones(1))
+    optimizer = torch.optim.Adam([{"params": [*model.parameters(), weight], "lr": 0.1}], lr=0.1)
+    optimizer.zero_grad()
+    (model(x).square().mean() * weight).sum().backward()
+    optimizer.step()
+    state = optimizer.state[weight]
+    new = ds.slice_optimizer(optimizer, model, small := ds.compact(model, x[:2]))
+    assert any(parameter is weight for parameter in _all(new))
+    shrink_in_place(model, small, optimizer)
+    assert optimizer.state[weight] is state
+    assert {id(p) for p in _all(optimizer)} == {id(weight), *(id(p) for p in model.parameters())}
+
+
+def test_what_the_user_keeps_in_a_module_stays_the_same_object() -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers, self.seen, self.width, self.sizes = NETWORKS["chain"][0](), list[object](), 32, (8, 32)
+            self.notes = {"a": self.seen}
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.layers(x)
+
+    torch.manual_seed(0)
+    model = ds.sparsify(Net(), start=0.5)
+    seen, notes = model.seen, model.notes
+    model.layers[1].gate.set_alive(torch.arange(32)[None] < 8)
+    shrink_in_place(model, ds.compact(model, torch.randn(2, 8)), None)
+    assert model.layers[0].out_features == 8
+    assert model.seen is seen
+    assert model.notes is notes

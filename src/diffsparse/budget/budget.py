@@ -14,6 +14,7 @@ from diffsparse.budget.exact import Exact
 from diffsparse.budget.limits import METRICS, Limits, Numbers
 from diffsparse.budget.pressure import Pressure
 from diffsparse.budget.regate import check_can_regate, regate
+from diffsparse.budget.rgf import warn_of_idle_rgf
 from diffsparse.budget.shrink import shrink_in_place
 from diffsparse.budget.steering import Steering
 from diffsparse.compaction import Compacted, Plan, apply_plan, compact
@@ -112,6 +113,7 @@ class Budget:
         self._shrinks_at = {max(1, round(self.due * part / parts)) for part in range(1, parts + 1)}
         self._every = max(1, min(EVERY, self.due // LOOKS))
         gates = chosen_gates(self.model, only)
+        warn_of_idle_rgf(self.model, self.example, gates)
         if parts > 1:
             check_can_regate(self.model)
         entries = GateEntries(gates)

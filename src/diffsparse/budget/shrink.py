@@ -32,9 +32,22 @@ def unwrapped_optimizer(optimizer: Optimizer) -> Optimizer:
     return unwrapped_optimizer(inner) if isinstance(inner, Optimizer) else optimizer
 
 
+def _is_another(before: object, after: object) -> bool:
+    return _is_plain(before) and _is_plain(after) and before != after
+
+
+def _is_plain(value: object) -> bool:
+    """Whether it is a number, a text or a tuple or list of these, such as sizes, which compaction makes true."""
+    if isinstance(value, tuple | list):
+        return all(map(_is_plain, value))
+    return value is None or isinstance(value, bool | int | float | str)
+
+
 def _graft(old: nn.Module, new: nn.Module) -> None:
-    """Make `old` what `new`, of the same class, is."""
-    vars(old).update({key: value for key, value in vars(new).items() if key not in _OF_TORCH})
+    """Make `old` what `new`, of the same class, is; other objects that the user put into it stay his own."""
+    for key, value in vars(new).items():
+        if key not in _OF_TORCH and (key not in vars(old) or _is_another(vars(old)[key], value)):
+            vars(old)[key] = value
     old._parameters, old._buffers = new._parameters, new._buffers
     old._non_persistent_buffers_set = new._non_persistent_buffers_set
     for hooks in ("_forward_pre_hooks", "_forward_hooks"):

@@ -103,7 +103,20 @@ def sliced_groups(
             states[parameter] = _sliced_state(name, optimizer.state.get(before, {}), before, parameter, kept)
     if not any(group["params"] for group in groups):
         raise SparsityError("the optimiser holds no parameter of the model that was compacted")
+    _keep_others(optimizer, {id(parameter) for parameter in old.values()}, groups, states)
     return groups, {parameter: state for parameter, state in states.items() if state}
+
+
+def _keep_others(
+    optimizer: torch.optim.Optimizer, own: set[int], groups: list[dict[str, Any]], states: dict[Tensor, dict[str, Any]]
+) -> None:
+    """Parameters that are not of the model, such as those of a loss, stay in their groups with their state."""
+    for group, new in zip(optimizer.param_groups, groups, strict=True):
+        names = group.get("param_names", [None] * len(group["params"]))
+        for name, parameter in zip(names, group["params"], strict=True):
+            if id(parameter) not in own:
+                new["params"].append(parameter if name is None else (name, parameter))
+                states[parameter] = optimizer.state.get(parameter, {})
 
 
 def _check(optimizer: object, small: object) -> None:
