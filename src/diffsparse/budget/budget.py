@@ -27,14 +27,16 @@ from diffsparse.penalties import Norm
 from diffsparse.selection import Selection
 
 STRENGTH = 4e-4
-"""Lambda of the pressure."""
+"""Lambda of the pressure at first."""
+SLACK = 0.1
+"""How far above the ramp the cost may be, as a share of the whole, before thresholds are shifted; none at last."""
 EVERY, LOOKS = 10, 20
 """Steps between looks, and the least number of looks where there are as many steps."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Look:
-    """What a look at the gates has seen, after thresholds were shifted."""
+    """What a look at the gates has seen, and decided."""
 
     step: int
     macs: float
@@ -45,16 +47,18 @@ class Look:
     """Where the ramp was: the share of the whole cost that was allowed."""
     alive: int
     """Gate entries that live."""
+    strength: float
+    """Lambda of the pressure from now on."""
 
 
 class Budget:
     """Steers the gates of a model to a cost, in any training loop, then makes model and optimiser small in place.
 
     A pressure on the thresholds alone, weighted by what an entry costs, lets the loss decide which entries survive.
-    Every few steps the budget looks at the cost and shifts all thresholds by a common amount, so that the cost follows
-    a ramp that ends at the number you asked for after the share `due` of all steps. Then the network becomes small,
-    and the rest of the run trains it without any pressure. It ends on the number: never above it, and at most one
-    channel below.
+    Every few steps the budget looks at the cost and steers the pressure, so that the cost follows a ramp that ends at
+    the number you asked for after the share `due` of all steps. Where the pressure is too slow, all thresholds are
+    shifted by a common amount. Then the network becomes small, and the rest of the run trains it without any pressure.
+    It ends on the number: never above it, and at most one channel below.
 
     Args:
         model: a gated model.
@@ -68,7 +72,7 @@ class Budget:
         only: the gates to steer, chosen as for a `Penalty`. Others keep their values, and become part of the network
             with them when it is made small.
         pressure: a norm, such as `ds.L1()`, presses on gates; by default the pressure is on thresholds.
-        strength: lambda of the pressure; 0 leaves everything to the shifts.
+        strength: lambda of the pressure at first, before it is steered; 0 leaves everything to the shifts.
         weighted: whether pressure and shifts are in proportion to what an entry costs.
 
     Example:
@@ -177,13 +181,16 @@ class Budget:
         return shrinks
 
     def _look(self) -> None:
-        limits = self._steering.limits.on_the_way(self._costs.whole, 1 - (1 - self._step / self.due) ** 3)
-        alive = self._steering.look(limits)
-        self._note(self._costs.cost(alive), limits, int(alive.sum()))
+        left = (1 - self._step / self.due) ** 3
+        ramp = self._steering.limits.on_the_way(self._costs.whole, 1 - left)
+        self._pressure.steer(ramp.missing(self._steering.cost(), self._costs.whole), self._every / self.due)
+        alive = self._steering.look(ramp.loosened(SLACK * left, self._costs.whole))
+        self._note(self._costs.cost(alive), ramp, int(alive.sum()))
 
     def _note(self, cost: Numbers, limits: Limits, alive: int) -> None:
         wanted = min(limits.shares(self._costs.whole).values())
-        self.history.append(Look(step=self._step, wanted=wanted, alive=alive, **self._shares(cost)))
+        lambda_ = 0.0 if self._step == self.due else self._pressure.strength
+        self.history.append(Look(step=self._step, wanted=wanted, alive=alive, strength=lambda_, **self._shares(cost)))
 
     def _shares(self, cost: Numbers) -> dict[str, float]:
         return dict(zip(METRICS, (cost / self._costs.whole).tolist(), strict=True))
@@ -222,6 +229,7 @@ class Budget:
             "step": self._step,
             "history": [asdict(look) for look in self.history],
             "steering": self._steering.state_dict(),
+            "pressure": self._pressure.state_dict(),
             "plans": [plan.to_json() for plan in self._plans],
         }
 
@@ -246,6 +254,7 @@ class Budget:
                 )
                 self._adopt(small, optimizer, last=step >= self.due and number == len(plans))
             self._steering.load_state_dict(state["steering"])
+            self._pressure.load_state_dict(state["pressure"])
         except (LookupError, TypeError, ValueError) as error:
             raise SparsityError(f"this is not the state of a budget for this model: {error}") from error
         self._step, self.history = step, history

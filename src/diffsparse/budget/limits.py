@@ -41,6 +41,14 @@ class Limits:
         """The largest of the costs as a multiple of its limit; all limits hold if this is at most 1."""
         return float((cost / self.numbers).max())
 
+    def missing(self, cost: Numbers, whole: Numbers) -> float:
+        """By which share of the whole cost a cost is above its limit; below zero if all limits hold."""
+        return float(((cost - self.numbers) / whole).max())
+
+    def loosened(self, share: float, whole: Numbers) -> "Limits":
+        """These limits and a share of the whole cost."""
+        return Limits(self.numbers + share * whole)
+
     def on_the_way(self, whole: Numbers, done: float) -> "Limits":
         """The limits for a network that is `done` of the way from the whole cost to these."""
         way = whole - (whole - np.minimum(self.numbers, whole)) * done

@@ -8,22 +8,43 @@ from diffsparse.budget.entries import GateEntries
 from diffsparse.budget.limits import Mask, Numbers
 from diffsparse.penalties import Norm
 
+NARROW = 1 / 16
+"""If less than this share of the whole cost is missing, the pressure is in proportion to what is."""
+DOUBLINGS = 48.0
+"""How often lambda doubles on a way on which the whole cost is missing throughout."""
+LIMIT = 64.0
+"""Lambda stays between its first value divided by this, and multiplied by it."""
+
 
 class Pressure:
     r"""On thresholds alone, :math:`-\lambda \sum_g w_g\, n_g \log\sigma(\beta_g)`, or on gates by a norm.
 
-    The first sees no scale: which entries survive is left to the loss. A norm pulls all entries of a group to zero.
+    The first sees no scale: which entries survive is left to the loss. Lambda rises while the cost is too high, falls
+    while it is too low, and does not act at all then. A norm pulls all entries of a group to zero; a larger lambda
+    would shrink all of them alike, so it stays.
 
     Args:
         entries: of the gates.
         norm: a norm for the gates; None presses on thresholds.
-        strength: lambda.
+        strength: lambda at first.
     """
 
     def __init__(self, entries: GateEntries, norm: Norm | None, strength: float) -> None:
-        self._entries, self._norm, self._strength = entries, norm, strength
+        self._entries, self._norm, self._first = entries, norm, strength
         self._sizes = entries.sizes
-        self._factors: tuple[Numbers, Tensor] | None = None
+        self._factor, self._share = 1.0, 1.0
+        self._sent: tuple[Numbers, float, Tensor] | None = None
+
+    @property
+    def strength(self) -> float:
+        """Lambda in force."""
+        return self._first * self._factor * self._share
+
+    def steer(self, missing: float, passed: float) -> None:
+        """Change lambda: the cost is `missing` above the ramp, and the share `passed` of the way was made since."""
+        self._share = min(max(missing / NARROW, 0.0), 1.0)
+        if self._norm is None:
+            self._factor = min(max(self._factor * 2 ** (DOUBLINGS * missing * passed), 1 / LIMIT), LIMIT)
 
     def keep(self, entries: GateEntries, groups: Mask) -> None:
         """Go on with what is left of the entries; a group that became smaller is pressed as hard as before."""
@@ -42,7 +63,15 @@ class Pressure:
 
     def _on(self, place: torch.device, dtype: torch.dtype, weights: Numbers) -> Tensor:
         """Lambda and weights together; sent to the device once per change."""
-        if self._factors is None or self._factors[0] is not weights:
-            numbers = self._strength * weights * (self._sizes if self._norm is None else 1.0)
-            self._factors = weights, torch.as_tensor(numbers, dtype=dtype, device=place)
-        return self._factors[1]
+        if self._sent is None or self._sent[0] is not weights or self._sent[1] != self.strength:
+            numbers = self.strength * weights * (self._sizes if self._norm is None else 1.0)
+            self._sent = weights, self.strength, torch.as_tensor(numbers, dtype=dtype, device=place)
+        return self._sent[2]
+
+    def state_dict(self) -> dict[str, float]:
+        """How far lambda was steered."""
+        return {"factor": self._factor, "share": self._share}
+
+    def load_state_dict(self, state: dict[str, float]) -> None:
+        """Restore what `state_dict` gave."""
+        self._factor, self._share = float(state["factor"]), float(state["share"])

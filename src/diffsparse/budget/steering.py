@@ -56,7 +56,7 @@ class Steering:
 
     def look(self, limits: Limits) -> Mask:
         """Shift thresholds if the cost is above `limits`, or below the final ones; the entries that live then."""
-        alive = self.entries.margins() > 0
+        alive = self.alive()
         self.weights = self.group_weights(alive)
         cost = self.costs.cost(alive)
         if limits.excess(cost) > 1:
@@ -84,7 +84,11 @@ class Steering:
 
     def cost(self) -> Numbers:
         """What the network costs now, by the formula."""
-        return self.costs.cost(self.entries.alive())
+        return self.costs.cost(self.alive())
+
+    def alive(self) -> Mask:
+        """Which entries live, up to rounding."""
+        return np.asarray(self.entries.margins() > 0)
 
     def keep(self, model: nn.Module, kept: Mapping[str, list[int]]) -> Mask:
         """Go on with the gates of `model`, which became small; returns which groups are left.
@@ -127,7 +131,7 @@ class Steering:
         """Shift thresholds as decided; the entries that live then."""
         alive, shift = decide()
         self._shift(alive, shift)
-        if not np.array_equal(self.entries.margins() > 0, alive):
+        if not np.array_equal(self.alive(), alive):
             # no threshold can lie between shares that are equal up to rounding
             self.entries.separate(APART)
             alive, shift = decide()
