@@ -125,11 +125,19 @@ def results_table(results: Mapping[str, dict[str, Any]]) -> Table:
     return figures_table("run", rows, caption="\n".join(captions), last=_LAST)
 
 
+def _strength(result: dict[str, Any]) -> str:
+    """The last lambda in force; "budget" if a cost was asked for and there was none."""
+    settings = result["config"]["sparsifying"]
+    strength = result.get("strength", settings.get("strength")) if uses_strength(settings["method"]) else None
+    if strength is None:
+        return "budget" if result.get("asked") else "-"
+    return f"{strength:.3g}"
+
+
 def _cells(result: dict[str, Any]) -> dict[str, str]:
     """What the table says of a run, by the heading of its column."""
     settings, figures, cost = result["config"]["sparsifying"], result["figures"]["compact"], result["cost"]
-    strength = f"{settings['strength']:g}" if uses_strength(settings["method"]) else "-"
-    cells = {"method": settings["method"], "lambda": strength}
+    cells = {"method": settings["method"], "lambda": _strength(result)}
     for name, value in figures.items():
         if name != "loss":
             cells[name] = f"{value:.2%}" if name == "accuracy" else f"{value:.4g}"

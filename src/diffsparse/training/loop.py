@@ -15,7 +15,7 @@ from diffsparse.checkpoint import load, save
 from diffsparse.module_tree import uncompiled
 from diffsparse.training.context import Phase, RunContext
 from diffsparse.training.evaluate import DivergenceError, evaluate, find_divergence, non_finite_parameter
-from diffsparse.training.optimizer import LearningRate, MovingAverage, make_optimizer
+from diffsparse.training.optimizer import LearningRate, MovingAverage, adopt_layout, make_optimizer
 from diffsparse.training.snapshot import Progress, Snapshot, Trained
 
 CHECK_EVERY = 20
@@ -41,23 +41,19 @@ class Trainer:
     def __init__(self, phase: Phase, context: RunContext) -> None:
         self.phase, self.context, self.model, self.processes = phase, context, phase.model, context.processes
         recipe, self.settings = context.recipe, context.recipe.optimisation
-        self.steps = len(context.data.train) // recipe.batch_size
+        self.steps = context.steps
         self.rate = LearningRate(settings=self.settings, epochs=phase.epochs, steps=self.steps)
         self.optimizer = make_optimizer(self.model, self.settings)
         self.regulariser = phase.method.regulariser(self.model, self.optimizer)
         keeps_zeros = self.regulariser is not None and self.regulariser.keeps_zeros
-        self.controller = phase.method.controller(recipe.sparsifying, phase.epochs, keeps_zeros=keeps_zeros)
+        self.controller = phase.method.controller(phase.sparsifying, phase.epochs, keeps_zeros=keeps_zeros)
         self.average = None if self.settings.ema is None else MovingAverage(self.model, self.settings.ema)
         device, precision = self.processes.device.type, recipe.hardware.precision
         self.scaler = torch.amp.GradScaler(device, enabled=precision == "float16")
         self._autocast: Callable[[], AbstractContextManager[Any]] = nullcontext
         if precision != "float32":
             self._autocast = partial(torch.autocast, device, dtype=getattr(torch, precision))
-        self.forward = self.processes.together(self.model)
-        if recipe.hardware.compile:
-            self.forward = torch.compile(self.forward)  # type: ignore[assignment]
-        average = None if self.average is None else self.average.model
-        self._state = Trained(model=self.model, optimizer=self.optimizer, scaler=self.scaler, average=average)
+        self._wrap()
         self.progress = Progress()
         self._losses: list[Tensor] = []
         self._best = context.folder.path / f"{phase.name}-best.safetensors"
@@ -67,8 +63,26 @@ class Trainer:
         """What is tested and kept."""
         return self.model if self.average is None else self.average.model
 
+    def _wrap(self) -> None:
+        """Make what holds the parameters of the model: the form that runs, and what checkpoints are taken of."""
+        self.forward = self.processes.together(self.model)
+        if self.context.recipe.hardware.compile:
+            self.forward = torch.compile(self.forward)  # type: ignore[assignment]
+        average = None if self.average is None else self.average.model
+        self._state = Trained(model=self.model, optimizer=self.optimizer, scaler=self.scaler, average=average)
+
+    def _take_small_model(self) -> None:
+        """Go on with a model and an optimiser that have become small in place."""
+        self.context.synchronised(self.context.lay_out(self.model))
+        adopt_layout(self.optimizer)
+        if self.average is not None:
+            self.average = MovingAverage(self.model, self.average.decay)
+        self._wrap()
+
     def restore(self, snapshot: Snapshot) -> None:
         """Go on where `snapshot` was taken."""
+        if self.regulariser is not None and self.regulariser.before_restoring(snapshot.progress.regulariser):
+            self._take_small_model()
         snapshot.restore(self._state)
         self.progress = snapshot.progress
         self.controller.load_state_dict(self.progress.controller)
@@ -145,6 +159,8 @@ class Trainer:
         if self.average is not None:
             self.average.update(self.model)
         self._look_at_zeros()
+        if self.regulariser is not None and self.regulariser.step_done():
+            self._take_small_model()
         return sums[0] if pieces == 1 else torch.stack(sums).sum(0)
 
     def _backward(self, inputs: Tensor, targets: Tensor, pieces: int, *, last: bool) -> Tensor:
@@ -222,7 +238,7 @@ class Trainer:
         record["zeros"] = method.zeros(self.result).fraction
         self._keep_best(record)
         record |= method.figures(self.result)
-        if self.regulariser is not None:
+        if self.regulariser is not None and not method.shrinks:
             record["strength"] = self.regulariser.strength
         if self.processes.first and objective.shows_macs:
             record["macs"] = method.live_macs(self.result, self.context.example())
@@ -238,7 +254,8 @@ class Trainer:
         """With a validation part, keep the model that does best on it, of those that have the zeros aimed at."""
         objective = self.phase.objective
         value = record.get(f"validation_{objective.headline}")
-        if value is None or (self.regulariser is not None and not self.controller.reached(record["zeros"])):
+        made = self.regulariser
+        if value is None or (made is not None and not (made.reached and self.controller.reached(record["zeros"]))):
             return
         best = self.progress.best
         if best is None or (value > best if objective.higher_is_better else value < best):
