@@ -92,10 +92,15 @@ class Gated(Method):
         return Penalty(model, self.norm, self.strength)
 
     def zeros(self, model: nn.Module) -> Count:
-        """Gate entries that are zero, or were when the gates left the model."""
-        if self.budget is None or not self.budget.finished:
+        """Gate entries that are zero or have left the model."""
+        if self.budget is None:
             return super().zeros(model)
-        return Count(zero=self.entries - self.budget.history[-1].alive, total=self.entries)
+        if self.budget.finished:
+            alive = self.budget.history[-1].alive
+        else:
+            left = sparsity(model).channels
+            alive = left.total - left.zero
+        return Count(zero=self.entries - alive, total=self.entries)
 
     def figures(self, model: nn.Module) -> dict[str, Any]:
         if self.budget is None:
@@ -134,7 +139,7 @@ class BudgetPressure(Regulariser):
 
     def before_restoring(self, state: dict[str, Any]) -> bool:
         self.budget.load_state_dict(state, self.optimizer)
-        return self.budget.finished
+        return True
 
     def state_dict(self) -> dict[str, Any]:
         return self.budget.state_dict()
