@@ -104,6 +104,21 @@ def test_macs_are_as_asked_and_never_above(wanted: float) -> None:
     assert agree(cut.model, masked_by_hand(model, cut.removed.zero))
 
 
+def test_all_costs_that_were_asked_for_hold() -> None:
+    torch.manual_seed(0)
+    model = spread(PreResNet(8, num_classes=4, width=8, in_channels=1))
+    whole = measure(model, EXAMPLE, latency=False)
+    for asked in ({"params": 0.3}, {"bytes": 20_000}, {"macs": 0.7, "params": 0.4}, {"macs": whole.macs // 2}):
+        cost = measure(slim(model, **asked).model, EXAMPLE, latency=False)
+        for name, limit in asked.items():
+            assert getattr(cost, name) <= (limit if limit > 1 else limit * getattr(whole, name))
+    # the harder of two decides
+    both, alone = slim(model, macs=0.9, params=0.3), slim(model, params=0.3)
+    assert both.removed.zero == alone.removed.zero
+    with pytest.raises(ds.SparsityError, match="more than the whole network costs"):
+        slim(model, params=10**9)
+
+
 def test_all_macs_may_stay() -> None:
     model = spread(net())
     assert slim(model, macs=1.0).removed.zero <= 1

@@ -61,6 +61,17 @@ def test_macs_are_as_asked(wanted: float) -> None:
 
 
 @pytest.mark.usefixtures("library")
+def test_all_costs_that_were_asked_for_hold() -> None:
+    model = wide()
+    whole = measure(model, EXAMPLE, latency=False)
+    cost = measure(TorchPruning(macs=0.9, params=0.4).cut(model, EXAMPLE).model, EXAMPLE, latency=False)
+    assert 0.3 * whole.params < cost.params <= 0.4 * whole.params
+    cost = measure(TorchPruning(bytes=whole.bytes // 2).cut(model, EXAMPLE).model, EXAMPLE, latency=False)
+    assert cost.bytes <= whole.bytes // 2
+    assert TorchPruning(macs=1.0).cut(model, EXAMPLE).removed.zero == 0
+
+
+@pytest.mark.usefixtures("library")
 def test_share_of_channels_is_as_asked() -> None:
     model = wide()
     cut = TorchPruning(target=0.5).cut(model, EXAMPLE)
