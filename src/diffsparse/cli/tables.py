@@ -1,6 +1,7 @@
 """Tables: what a data set holds (`diffsparse data`) and how finished runs went (`diffsparse report`)."""
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,8 @@ _LAST = ("zeros", "MACs", "params", "file kB", "train s")
 """Columns of a run behind those of method, figures and reports."""
 WIDE = 150
 """Characters per line in a file or a pipe, which has no width of its own, so that tables keep their words whole."""
+BAR = 16
+"""Characters of the longest bar."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,6 +115,20 @@ def figures_table(
         table.add_column(heading, justify="right", overflow="fold")
     for name, cells in rows.items():
         table.add_row(name, *(cells.get(heading, "-") for heading in headings))
+    return table
+
+
+def widths_table(widths: Mapping[str, Mapping[str, int]]) -> Table:
+    """Outputs of every layer as bars, by network; the first network has all layers, 0 stands for one that is gone."""
+    whole = next(iter(widths.values()))
+    unit = max(whole.values()) / BAR
+    table = Table(title="Outputs of each layer", box=None, padding=(0, 1))
+    table.add_column("")
+    for name in widths:
+        table.add_column(name, no_wrap=True)
+    for layer in whole:
+        counts = [own.get(layer, 0) for own in widths.values()]
+        table.add_row(layer, *(f"{'█' * math.ceil(count / unit)} {count}" for count in counts))
     return table
 
 
