@@ -304,8 +304,18 @@ class Listener(Watcher):
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"strength": 1e-9}, ["nothing has become zero: the run is too short for any strength"]),
-        ({"strength": 1e-9, "target": 0.5}, ["0.0% are zero, and the target was 50.0%"]),
+        (
+            {"strength": 1e-9},
+            [
+                "the run is too short for any strength: ",
+                "nothing has become zero: the run is too short for any strength",
+            ],
+        ),
+        (
+            {"strength": 1e-9, "target": 0.5},
+            ["0.0% are zero, and the target was 50.0%: the run is too short"],
+        ),
+        ({"macs": 0.9}, []),
         ({"method": "proximal-l1", "strength": 0.5, "target": 0.2}, []),
         ({"method": "plain"}, []),
     ],

@@ -22,6 +22,7 @@ from diffsparse.plot.widths import draw_widths, layer_widths
 from diffsparse.training import Hardware, Optimisation, Recipe, Sparsifying, StoppedError, train
 from diffsparse.training.build import build_model
 from diffsparse.training.processes import threads
+from diffsparse.training.report import cost_cells
 from diffsparse.training.run import COMPACT
 
 LATENCY_BATCH = 64
@@ -121,8 +122,7 @@ def _digits_cells(row: dict[str, Any], plain: dict[str, Any]) -> dict[str, str]:
     cost, whole = row["cost"], plain["cost"]
     return {
         "accuracy": f"{row['accuracy']:.2%}",
-        "MACs": f"{cost['macs'] // LATENCY_BATCH:,} ({cost['macs'] / whole['macs']:.1%})",
-        "params": f"{cost['params']:,} ({cost['params'] / whole['params']:.1%})",
+        **cost_cells(cost | {"macs": cost["macs"] // LATENCY_BATCH}, whole | {"macs": whole["macs"] // LATENCY_BATCH}),
         "file kB": f"{row['file_bytes'] / 1e3:.0f}",
         "latency ms": f"{1e3 * cost['latency']['median']:.2f}",
         "train s": f"{row['training_seconds']:.0f}",

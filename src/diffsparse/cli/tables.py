@@ -23,7 +23,7 @@ _LAST = ("zeros", "MACs", "params", "file kB", "train s")
 """Columns of a run behind those of method, figures and reports."""
 WIDE = 150
 """Characters per line in a file or a pipe, which has no width of its own, so that tables keep their words whole."""
-BAR = 16
+BAR = 12
 """Characters of the longest bar."""
 
 
@@ -123,7 +123,7 @@ def widths_table(widths: Mapping[str, Mapping[str, int]]) -> Table:
     whole = next(iter(widths.values()))
     unit = max(whole.values()) / BAR
     table = Table(title="Outputs of each layer", box=None, padding=(0, 1))
-    table.add_column("")
+    table.add_column("", no_wrap=True)
     for name in widths:
         table.add_column(name, no_wrap=True)
     for layer in whole:

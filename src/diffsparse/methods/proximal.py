@@ -57,7 +57,7 @@ class Proximal(Method):
     @classmethod
     def own_pace(cls, pace: Pace) -> Pace:
         """A proximal step moves a scale by lambda times the learning rate, whatever the optimiser."""
-        return Pace(total_rate=pace.total_rate)
+        return Pace(total_rate=pace.total_rate, direct=True)
 
     def regulariser(self, model: nn.Module, optimizer: Optimizer) -> Regulariser:
         scales = require_scales("a proximal step", model)

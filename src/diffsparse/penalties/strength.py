@@ -214,13 +214,13 @@ class WithinEpochs(StrengthController):
         return self.base.reached(zeros)
 
 
-TRAVEL = 3.0
+TRAVEL = 5.0
 """How far the penalty alone should be able to move a gate in a whole run, on the scale of gates."""
 LEAST_TRAVEL = 0.5
 """If it can move a gate less than this, next to nothing becomes zero."""
-LARGEST = 0.05
+LARGEST = 0.03
 """A larger lambda keeps a network from learning."""
-ADAPTIVE = 0.01
+ADAPTIVE = 0.05
 """Lambda where the optimiser rescales gradients, so that lambda decides on directions, not on speed."""
 
 
@@ -237,6 +237,8 @@ class Pace:
     momentum: float = 0.0
     adaptive: bool = False
     """Whether the optimiser rescales gradients, as Adam does."""
+    direct: bool = False
+    """Whether lambda moves values in a step of its own, as proximal methods do, and not through gradients."""
 
     def __post_init__(self) -> None:
         require_number("total_rate", self.total_rate, above=0)
@@ -251,18 +253,21 @@ class Pace:
     @property
     def too_short(self) -> bool:
         """Whether no lambda that lets a network learn moves gates far enough."""
-        return self.travel(LARGEST) < LEAST_TRAVEL
+        return not self.direct and self.travel(LARGEST) < LEAST_TRAVEL
 
     def auto_strength(self) -> float:
         """The lambda with which gates can travel far enough, as far as a network bears it."""
-        return ADAPTIVE if self.adaptive else min(TRAVEL / self.travel(1.0), LARGEST)
+        if self.adaptive:
+            return ADAPTIVE
+        far_enough = TRAVEL / self.travel(1.0)
+        return far_enough if self.direct else min(far_enough, LARGEST)
 
 
 def auto_strength(total_rate: float, *, momentum: float = 0.0, adaptive: bool = False) -> float:
     r"""A lambda for `Penalty(model, L1(), strength=...)` that suits the length of a run.
 
-    .. math:: \lambda = \min\Bigl(\frac{3\,(1 - m)}{\sum_t \eta_t},\; 0.05\Bigr)
-              \quad\text{with SGD,}\qquad \lambda = 0.01 \quad\text{with Adam}
+    .. math:: \lambda = \min\Bigl(\frac{5\,(1 - m)}{\sum_t \eta_t},\; 0.03\Bigr)
+              \quad\text{with SGD,}\qquad \lambda = 0.05 \quad\text{with Adam}
 
     Args:
         total_rate: the learning rates of gates, added up over all steps: with a constant one, steps times rate; along a
@@ -272,6 +277,6 @@ def auto_strength(total_rate: float, *, momentum: float = 0.0, adaptive: bool = 
 
     Example:
         >>> auto_strength(total_rate=630 * 0.1 / 2, momentum=0.9)
-        0.009523809523809521
+        0.015873015873015872
     """
     return Pace(total_rate=total_rate, momentum=momentum, adaptive=adaptive).auto_strength()

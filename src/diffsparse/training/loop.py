@@ -13,6 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from diffsparse.checkpoint import load, save
 from diffsparse.module_tree import uncompiled
+from diffsparse.training.advice import early_advice
 from diffsparse.training.context import Phase, RunContext
 from diffsparse.training.evaluate import DivergenceError, evaluate, find_divergence, non_finite_parameter
 from diffsparse.training.optimizer import LearningRate, MovingAverage, adopt_layout, make_optimizer
@@ -247,6 +248,9 @@ class Trainer:
             self.context.log.add(record)
         self._snapshot()
         self.context.watcher.epoch_done(record)
+        if self.processes.first:
+            for words in early_advice(self.phase, self.context.pace, self.context.log.records()):
+                self.context.watcher.say(words)
         if progress.epoch < self.phase.epochs and self._interrupted():
             raise StoppedError(self.context.interrupt.signal)
 

@@ -140,6 +140,9 @@ class _Run(RunContext):
             objective=objective,
             epochs=self.recipe.epochs,
         )
+        # a target raises lambda as far as it is needed
+        if settings.target is None and not self.resume and (weakness := method.weakness(settings, self.pace)):
+            self.watcher.say(weakness)
         model = self._phase(training, TRAINED)
         zeros = method.zeros(model)
         if shortfall := method.shortfall(zeros, settings, self.pace):
