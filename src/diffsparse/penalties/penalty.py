@@ -38,7 +38,7 @@ class Regulariser:
         return False
 
     def before_restoring(self, state: dict[str, Any]) -> bool:
-        """Make model and optimiser as small in place as they were when `state` was taken; True if they may have changed.
+        """Make model and optimiser as small in place as they were when `state` was taken; True if that was done.
 
         Their own states, which are loaded next, then fit.
         """

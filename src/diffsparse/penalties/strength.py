@@ -276,7 +276,7 @@ def auto_strength(total_rate: float, *, momentum: float = 0.0, adaptive: bool = 
         adaptive: whether the optimiser rescales gradients, as Adam does.
 
     Example:
-        >>> auto_strength(total_rate=630 * 0.1 / 2, momentum=0.9)
-        0.015873015873015872
+        >>> round(auto_strength(total_rate=630 * 0.1 / 2, momentum=0.9), 4)
+        0.0159
     """
     return Pace(total_rate=total_rate, momentum=momentum, adaptive=adaptive).auto_strength()
