@@ -13,6 +13,7 @@ from torch import Tensor, nn
 import diffsparse as ds
 from diffsparse.compaction import Plan
 from diffsparse.methods import Gated
+from diffsparse.models import create
 from diffsparse.training import Distillation, Hardware, Optimisation, Recipe, Sparsifying, train
 from diffsparse.training.context import RunContext
 from diffsparse.training.folder import Log
@@ -133,6 +134,15 @@ def test_a_teacher_stays_whole(tmp_path: Path) -> None:
     result = train(taught, tmp_path)
     assert result["cost"]["compact"]["macs"] <= 0.5 * result["cost"]["plain"]["macs"]
     assert ds.load(tmp_path / "teacher.safetensors", Broad()).conv2.out_channels == 12
+
+
+def test_a_narrower_network_of_the_same_family(tmp_path: Path) -> None:
+    settings = Sparsifying(method="scratch", macs=0.5)
+    result = train(recipe(model="preresnet8-0.5", epochs=1, sparsifying=settings), tmp_path)
+    assert 0.3 < result["cost"]["compact"]["macs"] / result["cost"]["plain"]["macs"] <= 0.5
+    narrow = create(result["network"], CLASSES, in_channels=1)
+    small = ds.load(tmp_path / "compact.safetensors", narrow)
+    assert sum(parameter.numel() for parameter in small.parameters()) == result["cost"]["compact"]["params"]
 
 
 class OwnGate(nn.Module):
