@@ -25,7 +25,17 @@ from diffsparse.nn import (
     SparseBatchNorm3d,
     SparseSum,
 )
-from diffsparse.penalties import L1, ExclusiveL12, GradualStrength, GroupL21, Lp, Norm, Penalty, ProximalStep
+from diffsparse.penalties import (
+    L1,
+    ExclusiveL12,
+    GradualStrength,
+    GroupL21,
+    Lp,
+    Norm,
+    Penalty,
+    ProximalStep,
+    auto_strength,
+)
 from diffsparse.version import __version__ as __version__
 
 __all__ = [
@@ -56,6 +66,7 @@ __all__ = [
     "SparsityError",
     "SparsityWarning",
     "apply_plan",
+    "auto_strength",
     "compact",
     "export_onnx",
     "functional",

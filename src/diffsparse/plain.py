@@ -5,7 +5,7 @@ from dataclasses import MISSING, asdict, fields, is_dataclass
 from functools import cache
 from pathlib import Path
 from types import NoneType
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, cast, get_args, get_origin, get_type_hints
 
 from diffsparse.errors import SparsityError
 
@@ -57,7 +57,9 @@ def _read(hint: Any, value: Any, where: str) -> Any:
         return origin(_entries(args, value, where))
     if NoneType in args and (value is None or len(args) == 2):
         return None if value is None else _read(next(arg for arg in args if arg is not NoneType), value, where)
-    return _single(args or (hint,), value, where)
+    # the choices of a literal that is one kind of several
+    choices = (get_args(arg) if get_origin(arg) is Literal else (arg,) for arg in args or (hint,))
+    return _single(tuple(choice for group in choices for choice in group), value, where)
 
 
 def _read_fields(kind: Any, values: Mapping[str, Any], where: str) -> Any:

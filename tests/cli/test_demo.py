@@ -2,18 +2,23 @@ import contextlib
 import io
 import json
 import signal
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from rich.console import Console
 
 import diffsparse
+from diffsparse.cli.demo import _draw
 from diffsparse.cli.main import main
 from diffsparse.measuring.meter import measure_in_turns
 from diffsparse.models import create
 from diffsparse.training import StoppedError
+
+NETS = ("plain", "macs-0.5", "macs-0.25")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,37 +40,57 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Finished:
     """The real thing, on a smaller net."""
     folder, printed = tmp_path_factory.mktemp("demo") / "new", io.StringIO()
     with contextlib.redirect_stdout(printed), pytest.MonkeyPatch.context() as patch:
+        patch.setenv("COLUMNS", "100")
         patch.setattr("diffsparse.cli.demo.measure_in_turns", quick_measure)
-        main(["demo", "--model", "preresnet8-0.5", "--epochs", "8", "--strength", "0.02", "--output", str(folder)])
+        main(["demo", "--model", "preresnet8-0.5", "--epochs", "6", "--output", str(folder)])
     rows = json.loads((folder / "demo.json").read_text())
     return Finished(folder=folder, printed=printed.getvalue(), rows=rows)
 
 
-def test_sparsity_emerges_at_little_cost_in_accuracy(finished: Finished) -> None:
-    plain, gated, compact = (finished.rows[name] for name in ("plain", "gated", "compact"))
-    assert gated["zeros"] >= 0.3
-    assert gated["accuracy"] >= plain["accuracy"] - 0.03
-    assert compact["accuracy"] == gated["accuracy"]
-    assert compact["cost"]["macs"] < 0.7 * plain["cost"]["macs"] == 0.7 * gated["cost"]["macs"]
-    assert compact["file_bytes"] < 0.7 * plain["file_bytes"]
+def test_budgets_hold_at_little_cost_in_accuracy(finished: Finished) -> None:
+    assert list(finished.rows) == list(NETS)
+    plain = finished.rows["plain"]
+    for name, share in (("macs-0.5", 0.5), ("macs-0.25", 0.25)):
+        row = finished.rows[name]
+        assert row["cost"]["macs"] <= share * plain["cost"]["macs"]
+        assert row["file_bytes"] < plain["file_bytes"]
+        assert row["accuracy"] >= plain["accuracy"] - 0.06
+        assert sum(row["widths"].values()) < sum(plain["widths"].values())
+    assert plain["accuracy"] > 0.9
     assert all(row["cost"]["threads"] == 1 for row in finished.rows.values())
 
 
-def test_prints_the_epochs_of_both_nets_and_the_table(finished: Finished) -> None:
+def test_prints_the_epochs_of_all_nets_the_table_and_the_widths(finished: Finished) -> None:
     lines = finished.printed.splitlines()
     epochs = [line.split(":")[0] for line in lines if " epoch " in line]
-    assert epochs == [f"{kind} epoch {epoch}/8" for kind in ("plain", "gated") for epoch in range(1, 9)]
+    assert epochs == [f"{net} epoch {epoch}/6" for net in NETS for epoch in range(1, 7)]
     rows = {line.split("│")[1].strip(): line for line in lines if line.startswith("│")}
-    assert list(rows) == ["plain", "gated", "compact"]
-    assert f"{finished.rows['gated']['accuracy']:.2%}" in rows["gated"]
-    assert f"{finished.rows['compact']['cost']['params']:,}" in rows["compact"]
+    assert list(rows) == list(NETS)
+    assert f"{finished.rows['macs-0.5']['accuracy']:.2%}" in rows["macs-0.5"]
+    for heading in ("accuracy", "MACs", "params", "file kB", "latency ms", "train s"):
+        assert heading in finished.printed
+    widths = [finished.rows[name]["widths"] for name in NETS]
+    (stem,) = (line for line in lines if line.strip().startswith("stem "))
+    assert [int(word) for word in stem.split() if word.isdecimal()] == [own["stem"] for own in widths]
     assert "the runs and demo.json are in" in finished.printed
 
 
-def test_both_runs_are_kept(finished: Finished) -> None:
-    net = diffsparse.load(finished.folder / "gated" / "compact.safetensors", create("preresnet8-0.5", in_channels=1))
-    assert sum(parameter.numel() for parameter in net.parameters()) == finished.rows["compact"]["cost"]["params"]
-    main(["report", str(finished.folder / "plain"), str(finished.folder / "gated")])
+def test_all_runs_are_kept_with_a_picture(finished: Finished) -> None:
+    net = diffsparse.load(
+        finished.folder / "macs-0.25" / "compact.safetensors", create("preresnet8-0.5", in_channels=1)
+    )
+    assert sum(parameter.numel() for parameter in net.parameters()) == finished.rows["macs-0.25"]["cost"]["params"]
+    main(["report", *(str(finished.folder / name) for name in NETS)])
+    assert {path.name for path in finished.folder.iterdir()} >= {"widths.svg", "widths.png"}
+
+
+def test_without_matplotlib_the_picture_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    _draw({"plain": {"conv": 3}}, tmp_path, Console())
+    assert capsys.readouterr().out.startswith("no picture of the widths: pictures need matplotlib")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_threads_are_given_back_and_nothing_is_kept_unless_asked(
@@ -77,11 +102,11 @@ def test_threads_are_given_back_and_nothing_is_kept_unless_asked(
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
-        main(["demo", "--epochs", "1", "--model", "preresnet8-0.25"])
+        main(["demo", "--epochs", "1", "--model", "preresnet8-0.25", "--macs", "0.5"])
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(before)
-    assert "gated epoch 1/1" in capsys.readouterr().out
+    assert "macs-0.5 epoch 1/1" in capsys.readouterr().out
     assert list(tmp_path.iterdir()) == []
 
 
@@ -89,8 +114,10 @@ def test_threads_are_given_back_and_nothing_is_kept_unless_asked(
     ("arguments", "message"),
     [
         (["--epochs", "0"], "epochs must be a whole number of at least 1, got 0"),
-        (["--strength", "-1"], "strength must be a finite number of at least 0, got -1.0"),
-        (["--strength", "nan"], "got nan"),
+        (["--macs", "-1"], "macs must be a finite number above 0, got -1.0"),
+        (["--macs", "nan"], "got nan"),
+        (["--macs"], "--macs needs one or more different budgets, got []"),
+        (["--macs", "0.5", "0.5"], "--macs needs one or more different budgets, got [0.5, 0.5]"),
         (["--model", "preresnet15"], "got 15"),
         (["--model", "vgg"], "unknown network 'vgg'"),
         (["--seed", "-1"], "seed must be a whole number of at least 0"),

@@ -39,8 +39,8 @@ def test_runs_in_one_table(tmp_path: Path, capsys: pytest.CaptureFixture[str], m
     main(["report", *map(str, folders), "--output", str(tmp_path / "all.json")])
     printed = capsys.readouterr().out
     assert cells(printed) == [
-        ["gates", "ds", "0.002", "98.70%", "42.3%", "191k (25%)", "999 (1%)", "42", "120"],
-        ["whole", "plain", "-", "100.00%", "42.3%", "191k (25%)", "999 (1%)", "42", "120"],
+        ["gates", "ds", "0.002", "98.70%", "42.3%", "191k (25.0%)", "999 (1.3%)", "42", "120"],
+        ["whole", "plain", "-", "100.00%", "42.3%", "191k (25.0%)", "999 (1.3%)", "42", "120"],
     ]
     assert json.loads((tmp_path / "all.json").read_text()) == {"gates": result(), "whole": result("plain", 1.0)}
 
@@ -61,6 +61,20 @@ def test_a_table_of_nothing_pruned_has_no_lambda() -> None:
     for method, shown in (("torch-pruning", "-"), ("scratch", "-"), ("slimming", "0.002")):
         column = results_table({"run": result(method)}).columns[2]
         assert list(column.cells) == [shown]
+
+
+@pytest.mark.parametrize(
+    ("method", "changes", "shown"),
+    [
+        ("ds", {"strength": None, "asked": {"macs": 0.5}}, "budget"),
+        ("ds", {"strength": 0.0123456, "asked": {}}, "0.0123"),
+        ("slimming", {"strength": 1e-4, "asked": {"macs": 0.5}}, "0.0001"),
+        ("torch-pruning", {"strength": None, "asked": {"params": 0.5}}, "budget"),
+        ("ds", {"strength": None, "asked": {}}, "-"),
+    ],
+)
+def test_the_last_lambda_or_a_budget(method: str, changes: dict[str, Any], shown: str) -> None:
+    assert list(results_table({"run": result(method) | changes}).columns[2].cells) == [shown]
 
 
 @pytest.mark.parametrize(

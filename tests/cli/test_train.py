@@ -80,7 +80,13 @@ class TestRuns:
             (["--epochs", "0"], "epochs must be a whole number of at least 1, got 0"),
             (["--batch-size", "1000"], "a batch of 1000 is more than the 96 inputs of small to train on"),
             (["--device", "cuda:9"], "device 'cuda:9' cannot be used"),
-            (["--method", "slimming"], "slimming needs either a target or target_macs"),
+            (["--macs", "0"], "macs must be a finite number above 0, got 0.0"),
+            (["--macs", "1.5"], "macs must be a share of the whole network, up to 1, or a whole number, got 1.5"),
+            (["--params", "1000000"], "params=1e+06 is more than the whole network costs"),
+            (["--macs", "0.001"], "a budget of macs=0.001 cannot be reached"),
+            (["--macs", "0.5", "--target", "0.4"], "macs=0.5 and target=0.4 both say how small to become"),
+            (["--macs", "0.5", "--strength", "auto"], "macs=0.5 and strength=auto both say how small to become"),
+            (["--method", "scratch"], "Net has no width multiplier, so there is no narrower network like it"),
             (["--teacher", "none"], "there is no file 'none' with the weights of the teacher"),
             (["--config", "none.toml"], "cannot read the configuration 'none.toml': No such file"),
             (["--config", "wrong.toml"], "'wrong.toml' has unknown key 'epoch'"),
@@ -169,7 +175,7 @@ def test_help_names_every_setting(capsys: pytest.CaptureFixture[str]) -> None:
     for key, value in settings.items():
         for name in value if isinstance(value, dict) else [key]:
             assert f"--{name.replace('_', '-')}" in printed
-    assert "Lambda of the penalty" in printed
+    assert "What the network may cost in the end" in printed
 
 
 def test_a_bar_where_there_is_a_terminal() -> None:

@@ -1,9 +1,13 @@
+import json
+
 import torch
 from torch import nn
 
 import diffsparse as ds
+from diffsparse.gating import Count
 from diffsparse.methods import Gated
 from diffsparse.nn import SparseBatchNorm
+from diffsparse.penalties import Regulariser
 from tests.methods.tiny import EXAMPLE, agree, net, train
 
 
@@ -32,3 +36,61 @@ def test_training_makes_zeros_that_compaction_removes() -> None:
     small = method.compacted(model, net(), EXAMPLE)
     assert small.after.macs < small.before.macs
     assert agree(model, small.model)
+
+
+def test_a_budget_steers_in_the_place_of_a_penalty() -> None:
+    method = Gated(macs=0.5, due=0.5)
+    assert method.shrinks
+    model = method.prepare(net())
+    fitted = method.fitted(model, EXAMPLE, 10)
+    assert isinstance(fitted, Gated)
+    assert fitted.budget is not None
+    optimizer = torch.optim.SGD(ds.parameter_groups(model), lr=0.1)
+    regulariser = fitted.regulariser(model, optimizer)
+    assert fitted.zeros(model).total == 60
+    assert not regulariser.reached
+    term = regulariser()
+    assert term is not None
+    assert term.requires_grad
+    assert [regulariser.step_done() for _ in range(10)] == [False] * 4 + [True] + [False] * 5
+    assert regulariser.reached
+    assert regulariser() is None
+    # gates are gone, and what was lost is still counted
+    assert not any(isinstance(module, SparseBatchNorm) for module in model.modules())
+    alive = fitted.budget.history[-1].alive
+    assert fitted.zeros(model) == Count(zero=60 - alive, total=60)
+    assert fitted.figures(model)["macs_share"] <= 0.5
+    kept = fitted.to_save(model)
+    assert isinstance(kept, ds.Compacted)
+    assert kept.model is fitted.compacted(model, net(), EXAMPLE).model is model
+    assert kept.max_difference is None
+
+
+def test_the_state_of_a_budget_comes_before_that_of_the_parameters() -> None:
+    def made() -> tuple[Gated, nn.Module, Regulariser]:
+        model = ds.sparsify(net(), start=0.5)
+        method = Gated(macs=0.5, due=0.5).fitted(model, EXAMPLE, 4)
+        assert isinstance(method, Gated)
+        return method, model, method.regulariser(model, torch.optim.SGD(ds.parameter_groups(model), lr=0.1))
+
+    _, model, regulariser = made()
+    assert [regulariser.step_done() for _ in range(3)] == [False, True, False]
+    method, again, restored = made()
+    assert restored.before_restoring(json.loads(json.dumps(regulariser.state_dict())))
+    assert restored.reached
+    again.load_state_dict(model.state_dict())
+    assert agree(again, model)
+    assert method.zeros(again).zero > 0
+
+
+def test_without_a_cost_nothing_shrinks() -> None:
+    method = Gated(strength=0.1)
+    model = method.prepare(net())
+    assert method.fitted(model, EXAMPLE, 10) is method
+    assert not method.shrinks
+    regulariser = method.regulariser(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    assert not regulariser.step_done()
+    assert not regulariser.before_restoring({})
+    assert regulariser.reached
+    assert method.to_save(model) is model
+    assert method.figures(model) == {}

@@ -51,14 +51,13 @@ def test_compact_form_of_a_trained_model() -> None:
 @pytest.mark.parametrize(
     ("targets", "message"),
     [
-        ((None, None), "needs either a target or target_macs"),
-        ((0.5, 0.5), r"got target=0.5, target_macs=0.5"),
-        ((0.0, None), "target must be a finite number above 0"),
-        ((1.1, None), "of at most 1, got 1.1"),
-        ((None, -1.0), "target_macs must be"),
+        ((None, {}), r"needs either a target or a cost \(macs, params, bytes\) to cut to; got target=None, macs=None"),
+        ((0.5, {"macs": 0.5}), r"got target=0.5, macs=0.5"),
+        ((0.0, {}), "target must be a finite number above 0"),
+        ((1.1, {}), "of at most 1, got 1.1"),
     ],
 )
-def test_targets_that_make_no_sense(targets: tuple[float | None, float | None], message: str) -> None:
+def test_targets_that_make_no_sense(targets: tuple[float | None, dict[str, float]], message: str) -> None:
     with pytest.raises(ds.SparsityError, match=message):
         check_targets("slimming", *targets)
 

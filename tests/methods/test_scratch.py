@@ -10,6 +10,7 @@ from torch import nn
 import diffsparse as ds
 from diffsparse.compaction.adaptors import Constant
 from diffsparse.methods import Method, Scratch
+from diffsparse.models import create
 from tests.methods.tiny import EXAMPLE, accuracy, net, spread, state, train, unchanged
 
 
@@ -97,8 +98,8 @@ def test_it_trains_and_is_saved_with_the_plan(file: Path, tmp_path: Path) -> Non
     ds.save(again, tmp_path / "again.safetensors")
     loaded = ds.load(tmp_path / "again.safetensors", net(seed=3))
     assert accuracy(loaded) == accuracy(model)
-    with pytest.raises(ds.CheckpointError):
-        ds.save(Method().compacted(model, fresh, EXAMPLE), tmp_path / "wrong.safetensors")
+    ds.save(Method().compacted(model, fresh, EXAMPLE), tmp_path / "twice.safetensors")
+    assert accuracy(ds.load(tmp_path / "twice.safetensors", net(seed=4))) == accuracy(model)
 
 
 def test_files_that_hold_no_such_architecture(file: Path, tmp_path: Path) -> None:
@@ -122,3 +123,48 @@ def test_a_gated_run_and_a_fresh_plain_model_fit(tmp_path: Path) -> None:
     small = Scratch(like=tmp_path / "x").prepare(net(seed=1))
     assert small.bn.num_features == small.classifier.in_features == 4
     assert torch.equal(small.bn.weight, torch.ones(4))
+
+
+def make(name: str) -> nn.Module:
+    return create(name, 4, in_channels=1)
+
+
+@pytest.mark.parametrize(
+    ("name", "asked"),
+    [
+        ("preresnet8", {"macs": 0.5}),
+        ("preresnet8-0.5", {"params": 0.3}),
+        ("densenet10", {"macs": 0.6, "params": 0.5}),
+        ("mobilenetv1-0.25", {"bytes": 100_000}),
+    ],
+)
+def test_the_widest_network_of_the_family_that_fits(name: str, asked: dict[str, float]) -> None:
+    method, example = Scratch(**asked), torch.zeros(1, 1, 16, 16)
+    found = method.network(name, make, example)
+    whole, cost = (ds.measure(make(net), example, latency=False) for net in (name, found))
+    limits = {key: limit if limit > 1 else limit * getattr(whole, key) for key, limit in asked.items()}
+    assert all(getattr(cost, key) <= limit for key, limit in limits.items())
+    assert type(make(found)) is type(make(name))
+    multiplier = float(found.rsplit("-", 1)[1])
+    # the next step of the multiplier is too wide
+    for wider in (f"{name.split('-')[0]}-{multiplier + step / 1000:.4f}" for step in range(1, 200)):
+        more = ds.measure(make(wider), example, latency=False)
+        if more.params != cost.params:
+            assert any(getattr(more, key) > limit for key, limit in limits.items())
+            break
+    fresh = make(found)
+    assert method.prepare(fresh) is fresh
+
+
+def test_what_has_no_narrower_form() -> None:
+    example = torch.zeros(1, 1, 8, 8)
+    with pytest.raises(ds.SparsityError, match=r"traffic-gcn has no width multiplier.*; give like=FILE"):
+        Scratch(macs=0.5).network("traffic-gcn", make, example)
+    with pytest.raises(ds.SparsityError, match=r"my\.own:Net has no width multiplier"):
+        Scratch(macs=0.5).network("my.own:Net", make, example)
+    with pytest.raises(ds.SparsityError, match="macs=1e-06 is out of reach: the narrowest preresnet8 that there is"):
+        Scratch(macs=1e-6).network("preresnet8", make, example)
+
+
+def test_with_a_file_the_network_keeps_its_name(file: Path) -> None:
+    assert Scratch(like=file).network("preresnet8", make, EXAMPLE) == "preresnet8"

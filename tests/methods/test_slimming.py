@@ -96,17 +96,32 @@ def test_equal_scales_are_cut_to_the_count_too() -> None:
 def test_macs_are_as_asked_and_never_above(wanted: float) -> None:
     torch.manual_seed(0)
     model = spread(PreResNet(8, num_classes=4, width=8, in_channels=1))
-    cut = slim(model, target_macs=wanted)
+    cut = slim(model, macs=wanted)
     reached = share(cut, model)
     assert reached <= wanted
     one_less = ds.compact(masked_by_hand(model, cut.removed.zero - 1), EXAMPLE)
-    assert reached >= wanted - TOLERANCE or one_less.after.macs / one_less.before.macs > wanted
+    assert reached >= wanted * (1 - TOLERANCE) or one_less.after.macs / one_less.before.macs > wanted
     assert agree(cut.model, masked_by_hand(model, cut.removed.zero))
+
+
+def test_all_costs_that_were_asked_for_hold() -> None:
+    torch.manual_seed(0)
+    model = spread(PreResNet(8, num_classes=4, width=8, in_channels=1))
+    whole = measure(model, EXAMPLE, latency=False)
+    for asked in ({"params": 0.3}, {"bytes": 20_000}, {"macs": 0.7, "params": 0.4}, {"macs": whole.macs // 2}):
+        cost = measure(slim(model, **asked).model, EXAMPLE, latency=False)
+        for name, limit in asked.items():
+            assert getattr(cost, name) <= (limit if limit > 1 else limit * getattr(whole, name))
+    # the harder of two decides
+    both, alone = slim(model, macs=0.9, params=0.3), slim(model, params=0.3)
+    assert both.removed.zero == alone.removed.zero
+    with pytest.raises(ds.SparsityError, match="more than the whole network costs"):
+        slim(model, params=10**9)
 
 
 def test_all_macs_may_stay() -> None:
     model = spread(net())
-    assert slim(model, target_macs=1.0).removed.zero <= 1
+    assert slim(model, macs=1.0).removed.zero <= 1
 
 
 def test_death_of_whole_layers_and_blocks_is_survived() -> None:
@@ -139,8 +154,8 @@ def test_a_network_that_would_ignore_its_input_is_not_returned() -> None:
 
 
 def test_macs_out_of_reach_tell_how_far_it_goes() -> None:
-    with pytest.raises(ds.SparsityError, match=r"target_macs=1e-06 is out of reach: at \d+\.\d% of the MACs"):
-        slim(spread(net()), target_macs=1e-6)
+    with pytest.raises(ds.SparsityError, match=r"macs=1e-06 is out of reach: at \d+\.\d% of the MACs"):
+        slim(spread(net()), macs=1e-6)
 
 
 def test_other_warnings_of_compaction_come_through() -> None:
@@ -167,7 +182,7 @@ def test_trained_cut_and_trained_again() -> None:
 
 
 def test_refuses_mistakes() -> None:
-    for wrong in ({"target": 0.5, "target_macs": 0.5}, {}, {"target": 2.0}):
+    for wrong in ({"target": 0.5, "macs": 0.5}, {}, {"target": 2.0}):
         with pytest.raises(ds.SparsityError, match="target"):
             Slimming(strength=0.1, **wrong)
     with pytest.raises(ds.SparsityError, match="strength must be"):

@@ -49,7 +49,7 @@ def test_macs_are_as_asked(wanted: float) -> None:
     model = wide()
     before = state(model)
     with torch.no_grad():
-        cut = TorchPruning(target_macs=wanted).cut(model, EXAMPLE)
+        cut = TorchPruning(macs=wanted).cut(model, EXAMPLE)
     # a channel of the first stage, coupled over its blocks, is a twentieth of this little net
     assert wanted - 0.05 <= share(cut, model) <= wanted
     assert cut.compacted is None
@@ -58,6 +58,17 @@ def test_macs_are_as_asked(wanted: float) -> None:
     assert unchanged(model, before)
     left = sum(norm.num_features for norm in cut.model.modules() if isinstance(norm, nn.BatchNorm2d))
     assert (cut.removed.zero, cut.removed.total) == (120 - left, 120)
+
+
+@pytest.mark.usefixtures("library")
+def test_all_costs_that_were_asked_for_hold() -> None:
+    model = wide()
+    whole = measure(model, EXAMPLE, latency=False)
+    cost = measure(TorchPruning(macs=0.9, params=0.4).cut(model, EXAMPLE).model, EXAMPLE, latency=False)
+    assert 0.3 * whole.params < cost.params <= 0.4 * whole.params
+    cost = measure(TorchPruning(bytes=whole.bytes // 2).cut(model, EXAMPLE).model, EXAMPLE, latency=False)
+    assert cost.bytes <= whole.bytes // 2
+    assert TorchPruning(macs=1.0).cut(model, EXAMPLE).removed.zero == 0
 
 
 @pytest.mark.usefixtures("library")
@@ -72,7 +83,7 @@ def test_share_of_channels_is_as_asked() -> None:
 
 @pytest.mark.usefixtures("library")
 def test_cut_trains_again() -> None:
-    method = TorchPruning(target_macs=0.4)
+    method = TorchPruning(macs=0.4)
     model = train(method.prepare(net()), method)
     cut = method.cut(model, EXAMPLE)
     assert not cut.model.training
@@ -83,13 +94,13 @@ def test_cut_trains_again() -> None:
 @pytest.mark.parametrize(
     ("targets", "message"),
     [
-        ({"target_macs": 1e-6}, r"stopped at \d\.\d% of the MACs"),
+        ({"macs": 1e-6}, r"stopped at \d\.\d% of the MACs"),
         ({"target": 1.0}, r"removed \d+\.\d% of the channels"),
     ],
 )
 @pytest.mark.usefixtures("library")
 def test_falling_short_is_told(targets: dict[str, float], message: str) -> None:
-    with pytest.raises(ds.SparsityError, match=f"torch-pruning {message}.*short of target.*a channel of every layer"):
+    with pytest.raises(ds.SparsityError, match=f"torch-pruning {message}.*short of .*a channel of every layer"):
         TorchPruning(**targets).cut(net(), EXAMPLE)
 
 

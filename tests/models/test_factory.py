@@ -15,6 +15,7 @@ from diffsparse.models import (
     names,
     register_family,
 )
+from diffsparse.models.factory import with_multiplier
 from diffsparse.models.preactivation import BasicBlock, Bottleneck
 
 
@@ -158,3 +159,19 @@ def test_a_family_is_one_entry(monkeypatch: pytest.MonkeyPatch) -> None:
         create("perceptrn")
     with pytest.raises(ds.SparsityError, match="already a family of networks called 'perceptron'"):
         register_family(factory.Family(grammar="perceptron", pattern="p", build=build, examples=()))
+
+
+@pytest.mark.parametrize(
+    ("name", "multiplier", "expected"),
+    [
+        ("preresnet20", 0.5, "preresnet20-0.5"),
+        ("preresnet20", 1.0, "preresnet20-1"),
+        ("preresnet20-0.5", 0.5, "preresnet20-0.25"),
+        ("mobilenetv1-imagenet", 0.333, "mobilenetv1-0.333-imagenet"),
+        ("resnet50-0.5-preact", 0.5, "resnet50-0.25-preact"),
+        ("wired-mobilenet-small", 0.5, "wired-mobilenet-0.5-small"),
+        ("traffic-gcn", 0.5, None),
+    ],
+)
+def test_names_of_narrower_networks(name: str, multiplier: float, expected: str | None) -> None:
+    assert with_multiplier(name, multiplier) == expected

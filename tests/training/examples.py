@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from diffsparse.data import DataSet
 from diffsparse.data.tensor_part import Normalisation, TensorPart
-from diffsparse.methods import Method
+from diffsparse.methods import Method, Sparsifying
 from diffsparse.training import Recipe, StoppedError, Watcher, train
 from diffsparse.training.classification import ClassificationObjective
 from diffsparse.training.context import Interrupt, Phase, RunContext
@@ -79,8 +79,9 @@ def small_data(train: int = 96, test: int = 40, validation: int = 0) -> DataSet:
 
 
 def recipe(**changes: Any) -> Recipe:
-    """Three epochs of six steps on the small net, with changes."""
-    return dataclasses.replace(Recipe(model=NET, epochs=3, batch_size=16), **changes)
+    """Three epochs of six steps on the small net, with the paper's loss and changes."""
+    usual = Recipe(model=NET, epochs=3, batch_size=16, sparsifying=Sparsifying(strength=1e-3))
+    return dataclasses.replace(usual, **changes)
 
 
 ALONE = Processes(device=torch.device("cpu"))
@@ -117,6 +118,7 @@ def trainer(
         number=1,
         model=model,
         method=method,
+        sparsifying=its_recipe.sparsifying,
         objective=ClassificationObjective(),
         epochs=its_recipe.epochs,
     )

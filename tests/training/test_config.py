@@ -27,9 +27,15 @@ def taught(**changes: Any) -> Recipe:
         Recipe(),
         optimised(optimizer="adam", schedule="steps", milestones=(), clip=1.0, ema=0.99, accumulate=4),
         sparsified(method="slimming", target=0.5),
-        sparsified(method="torch-pruning", target_macs=0.5, retrain_epochs=0),
+        sparsified(method="torch-pruning", macs=0.5, params=1000, retrain_epochs=0),
         sparsified(method="scratch", like=Path("small.safetensors")),
+        sparsified(method="scratch", bytes=0.5),
         sparsified(target=0.5, ramp_epochs=3, rgf=0.1),
+        sparsified(macs=0.5, params=1.0, bytes=20_000, due=1.0, rgf=0.1, start=1.0),
+        sparsified(strength="auto"),
+        sparsified(strength=0.0),
+        sparsified(method="slimming"),
+        sparsified(method="slimming", strength=0.1),
         taught(teacher="train", teacher_model="preresnet20", teacher_epochs=3),
         Recipe(hardware=Hardware(threads=2, precision="bfloat16")),
     ],
@@ -76,12 +82,26 @@ WRONG = [
     (sparsified(start=float("inf")), "start must be"),
     (sparsified(target=1.5), "target must be a finite number above 0 and of at most 1, got 1.5"),
     (sparsified(target=0.5, strength=0.0), "steering strength, which must be above 0"),
-    (sparsified(target_macs=0.5), "target_macs=0.5 has no meaning for method ds"),
+    (sparsified(macs=0.0), "macs must be a finite number above 0, got 0.0"),
+    (sparsified(params=-1.0), "params must be a finite number above 0"),
+    (sparsified(macs=1.5), "macs must be a share of the whole network, up to 1, or a whole number, got 1.5"),
+    (sparsified(due=0.0), "due must be a finite number above 0 and of at most 1"),
+    (sparsified(macs=0.5, target=0.4), "macs=0.5 and target=0.4 both say how small to become; give one of them"),
+    (sparsified(bytes=0.5, strength=0.1), "bytes=0.5 and strength=0.1 both say how small to become"),
+    (sparsified(macs=0.5, strength="auto"), "macs=0.5 and strength=auto both say"),
+    (sparsified(macs=0.5, norm="l21"), "macs=0.5 and norm=l21 both say"),
+    (sparsified(macs=0.5, ramp_epochs=3.0), "macs=0.5 and ramp_epochs=3.0 both say"),
+    (sparsified(strength=0.1, due=0.5), "due=0.5 says when a cost is reached, and there is none to reach"),
+    (sparsified(strength="much"), "strength must be a number or auto, got 'much'"),
+    (sparsified(norm="l12"), "auto is for norm l1; give a number as strength for l12"),
+    (sparsified(method="proximal-l21"), "auto is for norm l1; give a number as strength for l21"),
+    (sparsified(method="proximal-l1", macs=0.5), "macs=0.5 has no meaning for method proximal-l1"),
+    (sparsified(method="plain", macs=0.5), "macs=0.5 has no meaning for method plain"),
+    (sparsified(method="slimming", due=0.5, macs=0.5), "due=0.5 has no meaning for method slimming"),
     (sparsified(rgf=0.0), "rgf must be"),
     (sparsified(method="slimming", target=0.5, retrain_epochs=-1), "retrain_epochs must be"),
-    (sparsified(method="slimming"), "slimming needs either a target or target_macs"),
-    (sparsified(method="slimming", target=0.5, target_macs=0.5), "slimming needs either"),
-    (sparsified(method="scratch"), "method scratch needs like=FILE"),
+    (sparsified(method="slimming", target=0.5, macs=0.5), "macs=0.5 and target=0.5 both say how small to become"),
+    (sparsified(method="scratch", like=Path("x"), macs=0.5), "macs=0.5 and like=x both say how small to become"),
     (sparsified(like=Path("small.safetensors")), "like=small.safetensors has no meaning for method ds"),
     (taught(alpha=1.5), "alpha must be"),
     (taught(temperature=0.0), "temperature must be"),
@@ -136,6 +156,10 @@ FULL = Recipe(
     ),
     sparsifying=Sparsifying(
         method="scratch",
+        macs=0.25,
+        params=0.5,
+        bytes=12_345.0,
+        due=0.4,
         strength=3e-4,
         norm="l21",
         group_size=4,
@@ -145,7 +169,6 @@ FULL = Recipe(
         start=1.0,
         rgf=0.1,
         target=0.5,
-        target_macs=0.25,
         retrain_epochs=9,
         like=Path("a/b.safetensors"),
     ),
@@ -181,6 +204,8 @@ def test_what_is_left_out_keeps_its_default(tmp_path: Path) -> None:
     path.write_text("epochs = 3\n[sparsifying]\nstrength = 1\n")
     assert read_recipe(path) == Recipe(epochs=3, sparsifying=Sparsifying(strength=1.0))
     assert isinstance(read_recipe(path).sparsifying.strength, float)
+    path.write_text('[sparsifying]\nstrength = "auto"\n')
+    assert read_recipe(path) == sparsified(strength="auto")
     assert "data_root" not in tomllib.loads(to_toml(Recipe()))
 
 
@@ -200,6 +225,7 @@ def test_what_is_left_out_keeps_its_default(tmp_path: Path) -> None:
         ("[optimisation]\nmilestones = 0.5", "'milestones' of 'optimisation' of .* must be a list, got 0.5"),
         ('[optimisation]\nmilestones = ["x"]', "entry 0 of 'milestones' of .* cannot be 'x'"),
         ("optimisation = 3", "'optimisation' of .* must be a table, got 3"),
+        ('[sparsifying]\nstrength = "much"', "'strength' of 'sparsifying' of .* cannot be 'much'"),
         ("epochs = ", "is not valid TOML"),
     ],
 )

@@ -17,17 +17,33 @@ from diffsparse.training.snapshot import Snapshot
 from tests.training.children import command, finished, started, wait_for
 from tests.training.examples import NET, outcome
 
-DIGITS = ["train", "--model", "preresnet8-0.25", "--epochs", "3", "--batch-size", "192"]
-SMALL = ["train", "--model", NET, "--epochs", "3", "--batch-size", "16", "--ema", "0.9"]
+DIGITS = ["train", "--model", "preresnet8-0.25", "--epochs", "3", "--batch-size", "192", "--strength", "1e-3"]
+SMALL = ["train", "--model", NET, "--epochs", "3", "--batch-size", "16", "--ema", "0.9", "--strength", "1e-3"]
+# small from the middle of the sixth epoch on
+BUDGET = [
+    "train",
+    "--model",
+    NET,
+    "--epochs",
+    "12",
+    "--batch-size",
+    "16",
+    "--ema",
+    "0.9",
+    "--macs",
+    "0.6",
+    "--due",
+    "0.45",
+]
 
 
 @pytest.fixture(scope="module")
 def expected(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
-    """What both runs come to when nothing happens to them."""
+    """What the runs come to when nothing happens to them."""
     found = {}
-    for name, arguments in (("digits", DIGITS), ("small", SMALL)):
+    for name, arguments in (("digits", DIGITS), ("small", SMALL), ("budget", BUDGET)):
         folder = tmp_path_factory.mktemp(name) / "run"
-        process = started(begin, arguments, folder, name == "small")
+        process = started(begin, arguments, folder, name != "digits")
         assert finished(process) == 0
         found[name] = outcome(folder)
     return found
@@ -70,6 +86,25 @@ def test_killed_at_random_moments(expected: dict[str, dict[str, Any]], tmp_path:
         done = now
     assert finished(started(begin, [*DIGITS, "--resume"], folder, False)) == 0
     assert outcome(folder) == expected["digits"]
+    check_clean(folder)
+
+
+def test_killed_before_and_after_the_network_became_small(expected: dict[str, dict[str, Any]], tmp_path: Path) -> None:
+    folder, moments = tmp_path / "run", random.Random(7)
+    records = Log(path=folder / "log.jsonl").records
+    small = []
+    for epoch in (1, 3, 5, 7, 9):
+        process = started(begin, [*BUDGET, "--resume"], folder, True)
+        wait_for(lambda epoch=epoch: folder.exists() and len(records()) > epoch, process)
+        time.sleep(moments.uniform(0, 0.03))
+        process.kill()
+        process.join()
+        epochs_done(folder)
+        small.append(not any(".gate." in name for name in Snapshot.read(RunFolder(folder).snapshots()[0]).tensors))
+    assert small[0] is False
+    assert small[-1] is True
+    assert finished(started(begin, [*BUDGET, "--resume"], folder, True)) == 0
+    assert outcome(folder) == expected["budget"]
     check_clean(folder)
 
 

@@ -240,7 +240,15 @@ def test_the_best_is_looked_for_where_the_target_is_reached(tmp_path: Path) -> N
 def test_whole_phases_of_no_epochs_are_fine(tmp_path: Path) -> None:
     model = fresh()
     before = copy.deepcopy(model.state_dict())
-    phase = Phase(name="retrain", number=2, model=model, method=Method(), objective=ClassificationObjective(), epochs=0)
+    phase = Phase(
+        name="retrain",
+        number=2,
+        model=model,
+        method=Method(),
+        sparsifying=recipe().sparsifying,
+        objective=ClassificationObjective(),
+        epochs=0,
+    )
     assert Trainer(phase, run_context(tmp_path, recipe())).run() is model
     check_close(model.state_dict(), before)
 

@@ -6,7 +6,7 @@ from torch import nn
 
 from diffsparse import SparsityError, sparsify
 from diffsparse.training import Optimisation
-from diffsparse.training.optimizer import LearningRate, make_optimizer
+from diffsparse.training.optimizer import LearningRate, adopt_layout, gate_pace, make_optimizer
 from tests.training.examples import Net
 
 
@@ -104,3 +104,25 @@ def test_depends_on_the_step_alone() -> None:
     before = rate.at(17)
     assert [rate.at(step) for step in (39, 0, 3)] == [rate.at(39), rate.at(0), rate.at(3)]
     assert rate.at(17) == before
+
+
+def test_the_pace_of_gates_is_the_sum_of_their_learning_rates() -> None:
+    settings = Optimisation(learning_rate=0.1, gate_rate=2.0, momentum=0.8)
+    pace = gate_pace(settings, epochs=4, steps=25)
+    rate = LearningRate(settings=settings, epochs=4, steps=25)
+    assert pace.total_rate == pytest.approx(2 * sum(rate.at(step) for step in range(100)))
+    assert (pace.momentum, pace.adaptive) == (0.8, False)
+    assert gate_pace(Optimisation(optimizer="adam"), epochs=1, steps=1).adaptive
+    assert gate_pace(settings, epochs=0, steps=25).total_rate > 0
+
+
+def test_state_takes_the_layout_of_its_parameter() -> None:
+    weight = nn.Parameter(torch.rand(4, 3, 2, 2).to(memory_format=torch.channels_last))
+    optimizer = torch.optim.SGD([weight], momentum=0.9)
+    momentum = torch.rand(4, 3, 2, 2)
+    optimizer.state[weight] = {"momentum_buffer": momentum, "step": torch.tensor(3.0), "note": 1}
+    adopt_layout(optimizer)
+    found = optimizer.state[weight]["momentum_buffer"]
+    assert found.stride() == weight.stride() != momentum.stride()
+    assert torch.equal(found, momentum)
+    assert optimizer.state[weight]["note"] == 1

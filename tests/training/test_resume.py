@@ -15,6 +15,8 @@ from tests.training.examples import STEPS, Signals, outcome, recipe, run_stopped
 
 pytestmark = pytest.mark.usefixtures("data")
 
+BUDGET = Sparsifying(macs=0.5, params=0.7, due=0.5)
+"""Small after nine steps: the first stop comes before, the second after."""
 RUNS = {
     "sgd": recipe(optimisation=Optimisation(learning_rate=0.05)),
     "adam": recipe(optimisation=Optimisation(optimizer="adam", learning_rate=0.01, warmup_epochs=1, clip=1.0)),
@@ -22,6 +24,14 @@ RUNS = {
     "ramp": recipe(sparsifying=Sparsifying(strength=0.05, ramp_epochs=2.5)),
     "target": recipe(sparsifying=Sparsifying(strength=0.01, target=0.1)),
     "proximal": recipe(sparsifying=Sparsifying(method="proximal-l1", strength=0.05, target=0.4)),
+    "budget": recipe(sparsifying=BUDGET),
+    "budget, ema in pieces": recipe(
+        sparsifying=BUDGET, optimisation=Optimisation(optimizer="adam", ema=0.9, accumulate=2, clip=1.0)
+    ),
+    "budget, channels last, bfloat16": recipe(
+        sparsifying=BUDGET, hardware=Hardware(channels_last=True, precision="bfloat16")
+    ),
+    "budget, float16": recipe(sparsifying=BUDGET, hardware=Hardware(precision="float16")),
     "channels last": recipe(hardware=Hardware(channels_last=True)),
     "bfloat16": recipe(hardware=Hardware(precision="bfloat16")),
     "float16": recipe(hardware=Hardware(precision="float16")),
@@ -31,7 +41,7 @@ CUT = recipe(
     optimisation=Optimisation(ema=0.9),
     sparsifying=Sparsifying(method="slimming", strength=0.01, target=0.3, retrain_epochs=2),
 )
-TAUGHT = recipe(epochs=2, distillation=Distillation(teacher="train", teacher_epochs=2))
+TAUGHT = recipe(epochs=2, distillation=Distillation(teacher="train", teacher_epochs=2), sparsifying=BUDGET)
 
 
 @functools.cache
@@ -130,7 +140,7 @@ def test_a_log_that_is_ahead_of_the_checkpoint_is_cut_back(tmp_path: Path) -> No
 
 
 def test_a_finished_run_can_be_resumed_and_stays_the_same(tmp_path: Path) -> None:
-    for its_recipe, name in ((RUNS["ema in pieces"], "plain"), (CUT, "cut")):
+    for its_recipe, name in ((RUNS["ema in pieces"], "plain"), (CUT, "cut"), (RUNS["budget, ema in pieces"], "small")):
         train(its_recipe, tmp_path / name)
         train(its_recipe, tmp_path / name, resume=True)
         check_same(tmp_path / name, its_recipe)

@@ -107,8 +107,8 @@ def test_the_configuration_in_the_folder_repeats_the_run(finished: tuple[Path, d
         sparsified(method="plain"),
         sparsified(method="proximal-l21", group_size=2, strength=0.1),
         sparsified(method="slimming", target=0.3, retrain_epochs=0),
-        sparsified(method="slimming", target_macs=0.6),
-        sparsified(norm="l12", rgf=0.1, start=1.0),
+        sparsified(method="slimming", macs=0.6),
+        sparsified(norm="l12", strength=1e-3, rgf=0.1, start=1.0),
     ],
     ids=lambda its_recipe: its_recipe.sparsifying.method,
 )
@@ -118,7 +118,7 @@ def test_methods(its_recipe: Recipe, tmp_path: Path) -> None:
     settings = its_recipe.sparsifying
     cuts = settings.method == "slimming"
     assert phases == ["train"] + ["retrain"] * (settings.retrain_epochs != 0 and cuts)
-    if settings.target_macs is not None:
+    if settings.macs is not None:
         assert result["cost"]["compact"]["macs"] <= 0.6 * result["cost"]["plain"]["macs"]
     assert (result["cost"]["compact"]["macs"] < result["cost"]["plain"]["macs"]) == cuts
     small = load(tmp_path / "compact.safetensors", Net()).eval()
@@ -304,8 +304,18 @@ class Listener(Watcher):
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"strength": 1e-9}, ["nothing has become zero: strength 1e-09 is too small"]),
-        ({"strength": 1e-9, "target": 0.5}, ["0.0% are zero, and the target was 50.0%"]),
+        (
+            {"strength": 1e-9},
+            [
+                "the run is too short for any strength: ",
+                "nothing has become zero: the run is too short for any strength",
+            ],
+        ),
+        (
+            {"strength": 1e-9, "target": 0.5},
+            ["0.0% are zero, and the target was 50.0%: the run is too short"],
+        ),
+        ({"macs": 0.9}, []),
         ({"method": "proximal-l1", "strength": 0.5, "target": 0.2}, []),
         ({"method": "plain"}, []),
     ],

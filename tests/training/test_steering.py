@@ -81,3 +81,27 @@ def test_digits_get_the_share_of_zeros_that_was_asked_for(target: float, strengt
     assert result["figures"]["compact"]["accuracy"] > 0.9
     assert result["cost"]["compact"]["macs"] < (1 - target) * result["cost"]["plain"]["macs"]
     assert len({record["strength"] for record in Log(path=tmp_path / "log.jsonl").records()}) > 10
+
+
+@pytest.mark.parametrize(
+    "optimisation",
+    [
+        Optimisation(learning_rate=0.2),
+        Optimisation(learning_rate=1.0, momentum=0.0, nesterov=False),
+        Optimisation(optimizer="adam", learning_rate=0.05),
+    ],
+    ids=["momentum", "no momentum", "adam"],
+)
+def test_auto_gives_a_sensible_share_of_zeros(optimisation: Optimisation, tmp_path: Path) -> None:
+    recipe = Recipe(
+        model=f"{__name__}:Wide",
+        epochs=18,
+        batch_size=128,
+        optimisation=optimisation,
+        sparsifying=Sparsifying(strength="auto"),
+    )
+    result = train(recipe, tmp_path)
+    assert 0.1 < result["zeros"]["fraction"] < 0.8
+    assert result["figures"]["compact"]["accuracy"] > 0.9
+    assert result["strength"] == Log(path=tmp_path / "log.jsonl").records()[-1]["strength"] > 0
+    assert result["config"]["sparsifying"]["strength"] == "auto"

@@ -87,7 +87,7 @@ def test_plain_keeps_every_edge(tmp_path: Path) -> None:
     # nine weights for each of 8 channels of the stem and 152 nodes, edges, classifier with its bias
     assert wiring["complete"]["params"] == 9 * 8 + 9 * 152 + sum(USABLE) + 650
     shown = [cell for column in results_table({"x": result}).columns for cell in column.cells]
-    assert {"0.0% of edges", "94k (100%)"} <= set(shown)
+    assert {"0.0% of edges", "94k (100.0%)"} <= set(shown)
 
 
 @pytest.mark.usefixtures("data", "no_picture")
@@ -178,9 +178,9 @@ def test_only_chains_of_stages_have_a_graph() -> None:
     ("settings", "expected"),
     [
         ({"strength": 0.2, "rgf": 0.1}, WiredGates(strength=0.2, rgf=0.1)),
-        ({"norm": "l12"}, WiredGates(strength=1e-3, norm=ds.ExclusiveL12())),
+        ({"strength": 1e-3, "norm": "l12"}, WiredGates(strength=1e-3, norm=ds.ExclusiveL12())),
         ({"method": "proximal-l1", "strength": 0.2}, WiredProximal(strength=0.2)),
-        ({"method": "proximal-l12"}, WiredProximal(strength=1e-3, norm=ds.ExclusiveL12())),
+        ({"method": "proximal-l12", "strength": 1e-3}, WiredProximal(strength=1e-3, norm=ds.ExclusiveL12())),
         ({"method": "dnw", "target": 0.5}, WiredLargest(target=0.5)),
         ({"method": "dnw-no-update", "target": 0.5, "strength": 0.0}, WiredLargest(target=0.5, update=False)),
         ({"method": "random", "target": 0.5}, WiredRandom(target=0.5)),
@@ -203,14 +203,15 @@ def test_plain_is_the_base_of_all() -> None:
             {"method": "slimming", "target": 0.5},
             "method slimming is for ordinary networks; WiredStage is wired: choose",
         ),
-        (True, {"method": "proximal-l21"}, "method proximal-l21 is for ordinary networks"),
+        (True, {"method": "proximal-l21", "strength": 0.1}, "method proximal-l21 is for ordinary networks"),
         (True, {"method": "scratch", "like": Path("x")}, "method scratch is for ordinary networks"),
+        (True, {"macs": 0.5}, "macs=0.5 has no meaning for method ds"),
         (True, {"start": 0.3}, "start=0.3 has no meaning for method ds"),
         (True, {"method": "dnw"}, "dnw needs a target, the share of edges that are zero"),
         (
             True,
-            {"method": "random", "target_macs": 0.5, "target": 0.5},
-            "target_macs=0.5 has no meaning for",
+            {"method": "random", "macs": 0.5, "target": 0.5},
+            "macs=0.5 has no meaning for",
         ),
         (True, {"method": "dnw", "target": 0.5, "rgf": 0.1}, "rgf=0.1 has no meaning for method dnw"),
         (True, {"method": "dnw", "target": 0.5, "ramp_epochs": 1.0}, "ramp_epochs=1.0 has no meaning for method dnw"),

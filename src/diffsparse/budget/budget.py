@@ -213,8 +213,7 @@ class Budget:
             shrink_in_place(self.model, regated.with_gate_slices(), optimizer, gates_stay=True)
             groups = self._steering.keep(self.model, regated.kept)
             self._pressure.keep(self._steering.entries, groups)
-        self._small = replace(small, model=self.model, original=original)
-        vars(self._small)["before"] = self._costs.measured
+        self._small = replace(small, model=self.model, original=original, known_before=self._costs.measured)
         self.finished = last
 
     def _warn_of_extra_steps(self, step: int) -> None:

@@ -11,16 +11,19 @@ from typing import Any
 from rich.console import Console
 
 from diffsparse.checkpoint import load
-from diffsparse.cli.tables import figures_table
+from diffsparse.cli.tables import figures_table, widths_table
 from diffsparse.cli.train import TrainingBar
 from diffsparse.data import open_data
 from diffsparse.errors import SparsityError
 from diffsparse.files import write_json
 from diffsparse.measuring.meter import measure_in_turns
+from diffsparse.plot.picture import save_formats
+from diffsparse.plot.widths import draw_widths, layer_widths
 from diffsparse.training import Hardware, Optimisation, Recipe, Sparsifying, StoppedError, train
 from diffsparse.training.build import build_model
 from diffsparse.training.processes import threads
-from diffsparse.training.run import COMPACT, TRAINED
+from diffsparse.training.report import cost_cells
+from diffsparse.training.run import COMPACT
 
 LATENCY_BATCH = 64
 """Images per forward pass when the networks are timed."""
@@ -58,77 +61,79 @@ def run_demo(recipes: Mapping[str, Recipe], keep: Path | None, show: Callable[[R
 
 @dataclass(frozen=True, kw_only=True)
 class Demo:
-    """Train a small residual net on digits, plain and gated, make it compact and compare.
+    """Train a small residual net on digits, whole and with two budgets, and compare.
 
     `diffsparse demo traffic` learns a road map instead.
     """
 
-    epochs: int = 30
-    """Passes over the 1,348 training images, for each of the two nets."""
-    strength: float = 0.02
-    """Lambda of the l1 penalty on the gates. A short run needs a far larger one than a long run."""
-    target: float | None = None
-    """Share of zero channels to steer lambda to; by default lambda stays as it is."""
+    epochs: int = 20
+    """Passes over the 1,348 training images, for each net."""
+    macs: tuple[float, ...] = (0.5, 0.25)
+    """Budgets: what a net may cost, as a share of the MACs of the whole one."""
     model: str = "preresnet14"
     """Which network; a name of diffsparse.models.names()."""
     seed: int = 0
     """Seed of the weights and the order of images."""
     output: Path | None = None
-    """Folder to keep both runs in; by default nothing is kept."""
+    """Folder to keep the runs in, with a picture of the widths; by default nothing is kept."""
 
     def run(self) -> None:
-        """Train both nets, compact the gated one, print the table."""
-        gates = Sparsifying(method="ds", strength=self.strength, target=self.target)
-        recipes = {"plain": self._recipe(Sparsifying(method="plain")), "gated": self._recipe(gates)}
+        """Train the nets, print the table and the widths of all layers."""
+        if not self.macs or len(set(self.macs)) < len(self.macs):
+            raise SparsityError(f"--macs needs one or more different budgets, got {list(self.macs)}")
+        recipes = {"plain": self._recipe(Sparsifying(method="plain"))}
+        recipes |= {f"macs-{share:g}": self._recipe(Sparsifying(macs=share)) for share in self.macs}
         run_demo(recipes, self.output, self._show)
 
     def _recipe(self, method: Sparsifying) -> Recipe:
         return Recipe(model=self.model, epochs=self.epochs, seed=self.seed, sparsifying=method, hardware=ONE_THREAD)
 
     def _show(self, results: Rows, folder: Path, console: Console) -> Rows:
-        with console.status("timing the three networks"), threads(ONE_THREAD.threads):
-            rows = _digits_rows(self._recipe(Sparsifying()), folder, results)
-        cells = {
-            name: {
-                "accuracy": f"{row['accuracy']:.2%}",
-                "zeros": f"{row['zeros']:.0%}" if name == "gated" else "-",
-                "params": f"{row['cost']['params']:,}",
-                "MACs": f"{row['cost']['macs'] // LATENCY_BATCH:,}",
-                "file kB": f"{row['file_bytes'] / 1e3:.0f}",
-                "latency ms": f"{1e3 * row['cost']['latency']['median']:.2f}",
-            }
-            for name, row in rows.items()
+        recipe = self._recipe(Sparsifying())
+        data = open_data(recipe.data)
+        nets = {
+            name: load(folder / name / COMPACT, build_model(recipe.model, recipe.arguments, data, recipe.seed))
+            for name in results
         }
-        caption = f"MACs of one image; latency of {LATENCY_BATCH} images, median, 1 thread(s), in turns"
-        console.print(figures_table("net", cells, title="Digits: plain, gated, compact", caption=caption))
-        difference = results["gated"]["max_difference"]
-        console.print(f"compact and gated outputs differ by at most {difference:.1g} of the largest output")
+        with console.status("timing the networks"), threads(ONE_THREAD.threads):
+            images, _ = next(data.test.in_order(LATENCY_BATCH))
+            costs = measure_in_turns(list(nets.values()), images)
+        rows = {
+            name: {
+                "accuracy": results[name]["figures"]["compact"]["accuracy"],
+                "file_bytes": results[name]["cost"]["compact"]["file_bytes"],
+                "training_seconds": sum(results[name]["training_seconds"].values()),
+                "cost": cost.as_dict(),
+                "widths": layer_widths(nets[name]),
+            }
+            for name, cost in zip(results, costs, strict=True)
+        }
+        caption = f"MACs of one image; latency of {LATENCY_BATCH} images, median, 1 thread, in turns"
+        table = {name: _digits_cells(row, rows["plain"]) for name, row in rows.items()}
+        console.print(figures_table("net", table, title="Digits: the whole network, and budgets", caption=caption))
+        widths = {name: row["widths"] for name, row in rows.items()}
+        console.print(widths_table(widths))
+        if self.output is not None:
+            _draw(widths, folder, console)
         return rows
 
 
-def _digits_rows(recipe: Recipe, folder: Path, results: Rows) -> Rows:
-    """Accuracy, costs and time of the three networks as they come from their files."""
-    data = open_data(recipe.data)
-    # the run, the file in its folder, and the figures of each network
-    sources = {
-        "plain": ("plain", TRAINED, "trained"),
-        "gated": ("gated", TRAINED, "trained"),
-        "compact": ("gated", COMPACT, "compact"),
-    }
-    models = [
-        load(folder / run / file, build_model(recipe.model, recipe.arguments, data, recipe.seed))
-        for run, file, _ in sources.values()
-    ]
-    images, _ = next(data.test.in_order(LATENCY_BATCH))
+def _digits_cells(row: dict[str, Any], plain: dict[str, Any]) -> dict[str, str]:
+    cost, whole = row["cost"], plain["cost"]
     return {
-        name: {
-            "accuracy": results[run]["figures"][figures]["accuracy"],
-            "zeros": results[run]["zeros"]["fraction"] if name == "gated" else 0.0,
-            "file_bytes": (folder / run / file).stat().st_size,
-            "cost": cost.as_dict(),
-        }
-        for (name, (run, file, figures)), cost in zip(sources.items(), measure_in_turns(models, images), strict=True)
+        "accuracy": f"{row['accuracy']:.2%}",
+        **cost_cells(cost | {"macs": cost["macs"] // LATENCY_BATCH}, whole | {"macs": whole["macs"] // LATENCY_BATCH}),
+        "file kB": f"{row['file_bytes'] / 1e3:.0f}",
+        "latency ms": f"{1e3 * cost['latency']['median']:.2f}",
+        "train s": f"{row['training_seconds']:.0f}",
     }
+
+
+def _draw(widths: dict[str, dict[str, int]], folder: Path, console: Console) -> None:
+    try:
+        save_formats(draw_widths(widths), folder, "widths")
+    except SparsityError as error:
+        console.print(f"no picture of the widths: {error}", markup=False, soft_wrap=True)
 
 
 @dataclass(frozen=True, kw_only=True)

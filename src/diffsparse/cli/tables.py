@@ -1,6 +1,7 @@
 """Tables: what a data set holds (`diffsparse data`) and how finished runs went (`diffsparse report`)."""
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,8 @@ _LAST = ("zeros", "MACs", "params", "file kB", "train s")
 """Columns of a run behind those of method, figures and reports."""
 WIDE = 150
 """Characters per line in a file or a pipe, which has no width of its own, so that tables keep their words whole."""
+BAR = 12
+"""Characters of the longest bar."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,6 +118,20 @@ def figures_table(
     return table
 
 
+def widths_table(widths: Mapping[str, Mapping[str, int]]) -> Table:
+    """Outputs of every layer as bars, by network; the first network has all layers, 0 stands for one that is gone."""
+    whole = next(iter(widths.values()))
+    unit = max(whole.values()) / BAR
+    table = Table(title="Outputs of each layer", box=None, padding=(0, 1))
+    table.add_column("", no_wrap=True)
+    for name in widths:
+        table.add_column(name, no_wrap=True)
+    for layer in whole:
+        counts = [own.get(layer, 0) for own in widths.values()]
+        table.add_row(layer, *(f"{'█' * math.ceil(count / unit)} {count}" for count in counts))
+    return table
+
+
 def results_table(results: Mapping[str, dict[str, Any]]) -> Table:
     """One row per run, by its name."""
     rows = {name: _cells(result) for name, result in results.items()}
@@ -125,11 +142,19 @@ def results_table(results: Mapping[str, dict[str, Any]]) -> Table:
     return figures_table("run", rows, caption="\n".join(captions), last=_LAST)
 
 
+def _strength(result: dict[str, Any]) -> str:
+    """The last lambda in force; "budget" if a cost was asked for and there was none."""
+    settings = result["config"]["sparsifying"]
+    strength = result.get("strength", settings.get("strength")) if uses_strength(settings["method"]) else None
+    if strength is None:
+        return "budget" if result.get("asked") else "-"
+    return f"{strength:.3g}"
+
+
 def _cells(result: dict[str, Any]) -> dict[str, str]:
     """What the table says of a run, by the heading of its column."""
     settings, figures, cost = result["config"]["sparsifying"], result["figures"]["compact"], result["cost"]
-    strength = f"{settings['strength']:g}" if uses_strength(settings["method"]) else "-"
-    cells = {"method": settings["method"], "lambda": strength}
+    cells = {"method": settings["method"], "lambda": _strength(result)}
     for name, value in figures.items():
         if name != "loss":
             cells[name] = f"{value:.2%}" if name == "accuracy" else f"{value:.4g}"

@@ -41,11 +41,13 @@ class Compacted(Generic[Model]):
     """Whether the output no longer depends on the input."""
     fallbacks: tuple[str, ...] = ()
     """Why plans that make more tensors narrower were given up, if any were: the user's code insists on a width."""
+    known_before: Measurement | None = field(default=None, repr=False)
+    """Cost of the model as it was, if that was measured already."""
 
     @cached_property
     def before(self) -> Measurement:
         """Cost of the model as it was, without latency; measured when first asked for."""
-        return measure(materialise(self.original), self.example.inputs, latency=False)
+        return self.known_before or measure(materialise(self.original), self.example.inputs, latency=False)
 
     @cached_property
     def after(self) -> Measurement:

@@ -1,42 +1,151 @@
 """Differentiable sparsification, the method of this package, in the form the training loop wants."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from diffsparse.budget import Budget
+from diffsparse.compaction import Compacted
+from diffsparse.errors import SparsityError
 from diffsparse.gates import named_gates
-from diffsparse.gating import sparsify
-from diffsparse.methods.method import STEERING, Method, register_method
+from diffsparse.gating import Count, sparsify, sparsity
+from diffsparse.methods.costs import asked_costs
+from diffsparse.methods.method import COSTS, STEERING, Method, check_auto, register_method
 from diffsparse.methods.settings import Sparsifying
 from diffsparse.penalties import L1, Norm, Penalty, Regulariser
+from diffsparse.penalties.strength import Pace
 
 
 @dataclass(frozen=True, kw_only=True)
 class Gated(Method):
     """Gates with learned thresholds on every batch norm, or those that the model brings itself.
 
-    `Sparsifying` describes the fields, which are options of the same names.
+    Either a `Budget` steers them to a cost and makes the model small on the way, or the paper's penalty of a lambda
+    makes zeros. `Sparsifying` describes the fields, which are options of the same names.
     """
 
-    strength: float
+    macs: float | None = None
+    params: float | None = None
+    bytes: float | None = None
+    due: float = 0.3
+    strength: float = 0.0
     norm: Norm = field(default_factory=L1)
     start: float = 0.5
     rgf: float | None = None
+    budget: Budget | None = field(default=None, repr=False, compare=False)
+    """Made by `fitted`, as is the next."""
+    entries: int = field(default=0, repr=False, compare=False)
+    """Entries of all gates."""
 
-    options = STEERING | {"norm", "group_size", "start", "rgf", "target"}
+    options = COSTS | STEERING | {"due", "norm", "group_size", "start", "rgf", "target"}
+    instead_of_cost = STEERING | {"norm", "group_size", "target"}
+
+    @classmethod
+    def check(cls, settings: Sparsifying) -> None:
+        super().check(settings)
+        if cls.costs(settings):
+            return
+        check_auto(settings, settings.norm)
+        if "due" in settings.given():
+            raise SparsityError(f"due={settings.due:g} says when a cost is reached, and there is none to reach")
 
     @classmethod
     def from_settings(cls, settings: Sparsifying) -> Method:
-        return cls(strength=settings.strength, norm=settings.chosen_norm(), start=settings.start, rgf=settings.rgf)
+        costs = cls.costs(settings)
+        return cls(
+            macs=costs.get("macs"),
+            params=costs.get("params"),
+            bytes=costs.get("bytes"),
+            strength=settings.number,
+            norm=settings.chosen_norm(),
+            start=settings.start,
+            rgf=settings.rgf,
+            due=settings.due,
+        )
+
+    @classmethod
+    def with_strength(cls, settings: Sparsifying, pace: Pace) -> Sparsifying:
+        return settings if cls.costs(settings) else super().with_strength(settings, pace)
+
+    @property
+    def shrinks(self) -> bool:  # type: ignore[override]
+        """Whether gates leave the model while it trains."""
+        return bool(asked_costs(self))
 
     def prepare(self, model: nn.Module) -> nn.Module:
         if any(True for _ in named_gates(model)):
             return model
         return sparsify(model, start=self.start, rgf=self.rgf)
 
+    def fitted(self, model: nn.Module, example: Tensor, steps: int) -> Method:
+        if not self.shrinks:
+            return self
+        costs = {"macs": self.macs, "params": self.params, "bytes": self.bytes}
+        budget = Budget(model, example, steps=steps, due=self.due, **costs)  # type: ignore[arg-type]
+        return replace(self, budget=budget, entries=sparsity(model).channels.total)
+
     def regulariser(self, model: nn.Module, optimizer: Optimizer) -> Regulariser:
+        if self.budget is not None:
+            return BudgetPressure(self.budget, optimizer)
         return Penalty(model, self.norm, self.strength)
+
+    def zeros(self, model: nn.Module) -> Count:
+        """Gate entries that are zero or have left the model."""
+        if self.budget is None:
+            return super().zeros(model)
+        if self.budget.finished:
+            alive = self.budget.history[-1].alive
+        else:
+            left = sparsity(model).channels
+            alive = left.total - left.zero
+        return Count(zero=self.entries - alive, total=self.entries)
+
+    def figures(self, model: nn.Module) -> dict[str, Any]:
+        if self.budget is None:
+            return {}
+        return {f"{name}_share": share for name, share in self.budget.cost.items()}
+
+    def to_save(self, model: nn.Module) -> nn.Module | Compacted[nn.Module]:
+        return model if self.budget is None else self._small(self.budget, model)
+
+    def compacted(self, model: nn.Module, fresh: nn.Module, example: Tensor) -> Compacted[nn.Module]:
+        return super().compacted(model, fresh, example) if self.budget is None else self._small(self.budget, model)
+
+    def _small(self, budget: Budget, model: nn.Module) -> Compacted[nn.Module]:
+        """`model`, which was trained on after it became small: nothing is left to compare it with."""
+        return replace(budget.small, model=model, max_difference=None)
+
+
+class BudgetPressure(Regulariser):
+    """A budget as the training loop wants it."""
+
+    strength = 0.0
+
+    def __init__(self, budget: Budget, optimizer: Optimizer) -> None:
+        self.budget, self.optimizer = budget, optimizer
+
+    @property
+    def reached(self) -> bool:  # type: ignore[override]
+        """Whether the model is small."""
+        return self.budget.finished
+
+    def __call__(self) -> Tensor | None:
+        return None if self.budget.finished else self.budget.penalty()
+
+    def step_done(self) -> bool:
+        return self.budget.step(self.optimizer)
+
+    def let_follow(self, average: Any) -> None:
+        average.follow(self.budget.small)
+
+    def before_restoring(self, state: dict[str, Any]) -> bool:
+        self.budget.load_state_dict(state, self.optimizer)
+        return True
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.budget.state_dict()
 
 
 register_method("ds", Gated)

@@ -1,7 +1,7 @@
 """What every way of making a network smaller has in common, and how methods are found by name."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from torch import Tensor, nn
@@ -12,13 +12,18 @@ from diffsparse.compaction import Compacted, compact, live_macs
 from diffsparse.errors import SparsityError, require_number
 from diffsparse.gates import named_gates
 from diffsparse.gating import Count, sparsity
+from diffsparse.methods.costs import asked_costs
 from diffsparse.methods.settings import Sparsifying
 from diffsparse.penalties import FixedStrength, GradualStrength, Regulariser, SteeredStrength, StrengthController
-from diffsparse.penalties.strength import WithinEpochs
+from diffsparse.penalties.strength import LEAST_TRAVEL, Pace, WithinEpochs
 from diffsparse.registry import load_features
 
 STEERING = frozenset({"strength", "settle_epochs", "delay_epochs", "ramp_epochs"})
 """Options of every method with a lambda."""
+COSTS = frozenset({"macs", "params", "bytes"})
+"""Options of every method that makes a network for a cost."""
+USUAL_COST = {"macs": 0.5}
+"""What such a method comes to if nothing says how small the network becomes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,29 +42,66 @@ class Method:
 
     options: ClassVar[frozenset[str]] = frozenset()
     """Fields of `Sparsifying` that this method reads; any other that the user sets is refused."""
+    instead_of_cost: ClassVar[frozenset[str]] = frozenset({"target"})
+    """Options that say in another way than by a cost how small the network becomes."""
     cuts: ClassVar[bool] = False
     """Whether the network is trained, cut and trained again."""
+    shrinks: bool = False
+    """Whether gates leave the model while it trains."""
 
     @classmethod
     def check(cls, settings: Sparsifying) -> None:
         """Raise if the options do not suit this method; overrides add their own checks."""
-        for name, value in settings.given().items():
-            if name not in cls.options:
+        given = settings.given()
+        for name, value in given.items():
+            # a strength of 0 asks for nothing
+            if name not in cls.options and (name, value) != ("strength", 0):
                 takes = f"takes {', '.join(sorted(cls.options))}" if cls.options else "takes no such options"
                 raise SparsityError(f"{name}={value} has no meaning for method {settings.method}, which {takes}")
-        if "target_macs" in cls.options:
-            check_targets(settings.method, settings.target, settings.target_macs)
-        elif "strength" in cls.options and settings.target is not None and settings.strength == 0:
+        if asked := asked_costs(settings):
+            cost = ", ".join(f"{name}={value:g}" for name, value in asked.items())
+            for name in sorted(cls.instead_of_cost & given.keys()):
+                raise SparsityError(f"{cost} and {name}={given[name]} both say how small to become; give one of them")
+        if settings.target is not None and "strength" in cls.options and settings.strength == 0 and not cls.cuts:
             raise SparsityError("a target is reached by steering strength, which must be above 0, got 0")
+
+    @classmethod
+    def costs(cls, settings: Sparsifying) -> dict[str, float]:
+        """What the network may cost, by metric; empty if something else says how small it becomes."""
+        if not cls.options >= COSTS or cls.instead_of_cost & settings.given().keys():
+            return {}
+        return asked_costs(settings) or USUAL_COST
+
+    @classmethod
+    def with_strength(cls, settings: Sparsifying, pace: Pace) -> Sparsifying:
+        """The options with a number for lambda, if the method has one: computed from `pace` where none is given."""
+        if "strength" not in cls.options:
+            return settings
+        auto = settings.strength is None or settings.strength == "auto"
+        return replace(settings, strength=cls.own_pace(pace).auto_strength()) if auto else settings
+
+    @classmethod
+    def own_pace(cls, pace: Pace) -> Pace:
+        """How far lambda can move what becomes zero, in a run that moves weights by `pace`."""
+        return pace
 
     @classmethod
     def from_settings(cls, settings: Sparsifying) -> "Method":
         """The method that checked options describe; a dataclass takes for each field the option of its name."""
-        return cls(**{name: getattr(settings, name) for name in getattr(cls, "__dataclass_fields__", ())})
+        own = {name: getattr(settings, name) for name in getattr(cls, "__dataclass_fields__", ())}
+        return cls(**own | cls.costs(settings))
+
+    def network(self, name: str, build: Callable[[str], nn.Module], example: Tensor) -> str:
+        """The name of the network to train, if not that of the whole one; `build` makes one by name."""
+        return name
 
     def prepare(self, model: nn.Module) -> nn.Module:
         """The model to train, made from a fresh one."""
         return model
+
+    def fitted(self, model: nn.Module, example: Tensor, steps: int) -> "Method":
+        """This method for `model`, prepared, and a run of `steps`; raises if what was asked for cannot be reached."""
+        return self
 
     def regulariser(self, model: nn.Module, optimizer: Optimizer) -> Regulariser | None:
         """What makes zeros in `model` during training; None if nothing does. A network that was cut trains without."""
@@ -75,6 +117,10 @@ class Method:
         """What else to log after each epoch."""
         return {}
 
+    def to_save(self, model: nn.Module) -> nn.Module | Compacted[nn.Module]:
+        """The trained `model` in the form in which it can be loaded into its class."""
+        return model
+
     def live_macs(self, model: nn.Module, example: Tensor) -> int | None:
         """MACs of one input through what is alive of `model`; None if that cannot be counted."""
         return live_macs(model, example)
@@ -89,25 +135,40 @@ class Method:
 
     def controller(self, settings: Sparsifying, epochs: int, *, keeps_zeros: bool = False) -> WithinEpochs:
         """Lambda over the run; `keeps_zeros` is that of the `Regulariser`."""
-        base: StrengthController = FixedStrength(settings.strength)
+        base: StrengthController = FixedStrength(settings.number)
         if settings.ramp_epochs:
-            base = GradualStrength(0.0, settings.strength, settings.delay_epochs, settings.ramp_epochs)
+            base = GradualStrength(0.0, settings.number, settings.delay_epochs, settings.ramp_epochs)
         if settings.target is not None and not self.cuts:
             base = SteeredStrength(base, settings.target, settings.delay_epochs, epochs, keeps_zeros)
         end = epochs - settings.settle_epochs if settings.settle_epochs else None
         return WithinEpochs(base, settings.delay_epochs, end)
 
-    def shortfall(self, zeros: Count, settings: Sparsifying) -> str:
+    def shortfall(self, zeros: Count, settings: Sparsifying, pace: Pace) -> str:
         """What to tell the user if training made fewer zeros than was asked for; empty if all is well."""
-        if self.cuts or "strength" not in self.options or settings.strength == 0:
+        if not self.waits_for_zeros(settings):
             return ""
         if settings.target is not None and not self.controller(settings, 1).reached(zeros.fraction):
             found = f"{zeros.fraction:.1%} are zero, and the target was {settings.target:.1%}"
-            return f"{found}: train for more epochs or change the strength"
+            return f"{found}: {self.weakness(settings, pace) or 'train for more epochs or change the strength'}"
         if zeros.zero == 0:
-            weak = f"strength {settings.strength:g} is too small for a run of this length"
-            return f"nothing has become zero: {weak}; docs/strength.md says how to choose it"
+            weak = f"strength {settings.number:g} is too weak for this network: double it, or ask for a cost (macs)"
+            return f"nothing has become zero: {self.weakness(settings, pace) or weak}"
         return ""
+
+    def waits_for_zeros(self, settings: Sparsifying) -> bool:
+        """Whether zeros should come from lambda alone."""
+        return "strength" in self.options and settings.number > 0 and not self.cuts and not self.shrinks
+
+    def weakness(self, settings: Sparsifying, pace: Pace) -> str:
+        """Why lambda cannot make zeros in a run of this pace, if that is so: too few steps, or too small a lambda."""
+        pace = self.own_pace(pace)
+        if not self.waits_for_zeros(settings) or pace.travel(settings.number) >= LEAST_TRAVEL:
+            return ""
+        if pace.too_short:
+            rates = f"the learning rates of its steps add up to {pace.total_rate:.2g}"
+            return f"the run is too short for any strength: {rates}; train longer, or ask for a cost (macs)"
+        fitting = f"strength {pace.auto_strength():.2g} (auto) suits a run of this length"
+        return f"strength {settings.number:g} is too small: {fitting}"
 
 
 @dataclass(frozen=True)
@@ -168,6 +229,18 @@ def choose_method(settings: Sparsifying, model: nn.Module) -> Method:
         Proximal(strength=0.1, norm=GroupL21(size=4), target=None)
     """
     check_method(settings)
+    found = _found(settings, model)
+    found.check(settings)
+    return found.from_settings(settings)
+
+
+def resolved(settings: Sparsifying, model: nn.Module, pace: Pace) -> Sparsifying:
+    """Checked options with a number for lambda, where the method for `model` has one."""
+    check_method(settings)
+    return _found(settings, model).with_strength(settings, pace)
+
+
+def _found(settings: Sparsifying, model: nn.Module) -> type[Method]:
     kinds = (kind for kinds in _METHODS.values() for kind in kinds if kind is not ORDINARY)
     kind = next((kind for kind in kinds if kind.matches(model)), ORDINARY)
     found = _METHODS[settings.method]
@@ -175,8 +248,7 @@ def choose_method(settings: Sparsifying, model: nn.Module) -> Method:
         owners = " and ".join(owner.name for owner in found)
         mismatch = f"method {settings.method} is for {owners} networks; {type(model).__name__} is {kind.name}"
         raise SparsityError(f"{mismatch}: choose one of {', '.join(method_names(kind))}")
-    found[kind].check(settings)
-    return found[kind].from_settings(settings)
+    return found[kind]
 
 
 def batch_norms(model: nn.Module) -> list[_BatchNorm]:
@@ -198,14 +270,19 @@ def require_scales(method: str, model: nn.Module) -> list[nn.Parameter]:
     return scales
 
 
-def check_targets(method: str, target: float | None, target_macs: float | None) -> None:
-    """Raise, naming the method, unless exactly one of the two shares is given and makes sense."""
-    if (target is None) == (target_macs is None):
-        given = f"got target={target}, target_macs={target_macs}"
-        raise SparsityError(f"{method} needs either a target or target_macs, to know how much to remove; {given}")
-    for name, share in (("target", target), ("target_macs", target_macs)):
-        if share is not None:
-            require_number(name, share, above=0, high=1)
+def check_targets(method: str, target: float | None, asked: dict[str, float]) -> None:
+    """Raise, naming the method, unless either a share of channels to remove or a cost is given."""
+    if (target is None) == (not asked):
+        given = f"got target={target}, macs={asked.get('macs')}"
+        raise SparsityError(f"{method} needs either a target or a cost (macs, params, bytes) to cut to; {given}")
+    if target is not None:
+        require_number("target", target, above=0, high=1)
+
+
+def check_auto(settings: Sparsifying, norm: str) -> None:
+    """Raise if lambda is to be computed for another norm than l1."""
+    if norm != "l1" and (settings.strength is None or settings.strength == "auto"):
+        raise SparsityError(f"auto is for norm l1; give a number as strength for {norm} (docs/strength.md)")
 
 
 register_method("plain", Method)

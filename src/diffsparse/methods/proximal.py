@@ -7,9 +7,10 @@ from torch import nn
 from torch.optim import Optimizer
 
 from diffsparse.errors import require_number
-from diffsparse.methods.method import STEERING, Method, batch_norms, register_method, require_scales
+from diffsparse.methods.method import STEERING, Method, batch_norms, check_auto, register_method, require_scales
 from diffsparse.methods.settings import Sparsifying
 from diffsparse.penalties import L1, NORMS, Norm, ProximalStep, Regulariser
+from diffsparse.penalties.strength import Pace
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +47,17 @@ class Proximal(Method):
 
     @classmethod
     def from_settings(cls, settings: Sparsifying) -> Method:
-        return cls(strength=settings.strength, norm=named_norm(settings), target=settings.target)
+        return cls(strength=settings.number, norm=named_norm(settings), target=settings.target)
+
+    @classmethod
+    def check(cls, settings: Sparsifying) -> None:
+        super().check(settings)
+        check_auto(settings, settings.method.removeprefix("proximal-"))
+
+    @classmethod
+    def own_pace(cls, pace: Pace) -> Pace:
+        """A proximal step moves a scale by lambda times the learning rate, whatever the optimiser."""
+        return Pace(total_rate=pace.total_rate, direct=True)
 
     def regulariser(self, model: nn.Module, optimizer: Optimizer) -> Regulariser:
         scales = require_scales("a proximal step", model)

@@ -2,8 +2,10 @@
 
 from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import Literal
 
-from diffsparse.errors import require_number, require_whole
+from diffsparse.budget.limits import METRICS
+from diffsparse.errors import SparsityError, require_number, require_whole
 from diffsparse.penalties import NORMS, Norm
 
 
@@ -14,8 +16,18 @@ class Sparsifying:
     method: str = "ds"
     """ds (gates, this package), plain (no sparsity), slimming, proximal-l1, proximal-l21, proximal-l12, torch-pruning,
     scratch; for wired networks also dnw, dnw-no-update and random; for traffic networks also given-map."""
-    strength: float = 1e-3
-    """Lambda of the penalty or of the proximal step; docs/strength.md tells how to choose it."""
+    macs: float | None = None
+    """What the network may cost in the end: MACs of one input, as a share of the whole network (up to 1) or as a number
+    (above 1). ds, slimming, torch-pruning and scratch come to 0.5 if nothing else says how small to become."""
+    params: float | None = None
+    """The same for parameters. If several are given, all hold."""
+    bytes: float | None = None
+    """The same for bytes of parameters and buffers."""
+    due: float = 0.3
+    """For ds: the share of all steps after which that cost is reached; the rest trains the small network."""
+    strength: float | Literal["auto"] | None = None
+    """Lambda of the paper's penalty, or of the proximal step, in the place of a cost; auto computes it from optimiser,
+    schedule and steps, as is done where a lambda is needed and none is given (docs/strength.md)."""
     norm: str = "l1"
     """Penalty on gates: l1 (channels), l21 (groups), l12 (exclusive), lp (learned graphs), or one you registered."""
     group_size: int = 12
@@ -31,10 +43,8 @@ class Sparsifying:
     rgf: float | None = None
     """Rectified gradient flow: slope of dropped gates in the backward pass; 0.1 in the paper's wiring experiments."""
     target: float | None = None
-    """Share of zero channels, or edges of a wired network, to aim at. Slimming, torch-pruning, dnw, dnw-no-update and
-    random remove exactly that share; the others steer lambda."""
-    target_macs: float | None = None
-    """For slimming and torch-pruning: the share of MACs to keep, instead of a target."""
+    """Share of zero channels, or edges of a wired network, to aim at, in the place of a cost. Slimming, torch-pruning,
+    dnw, dnw-no-update and random remove exactly that share; the others steer lambda."""
     retrain_epochs: int | None = None
     """Epochs after slimming and torch-pruning have cut; by default as many as before."""
     like: Path | None = None
@@ -42,14 +52,19 @@ class Sparsifying:
 
     def check(self) -> None:
         """Raise if a value makes no sense, whatever the method."""
-        require_number("strength", self.strength, low=0)
+        for name in METRICS:
+            if (cost := getattr(self, name)) is not None:
+                _check_cost(name, cost)
+        require_number("due", self.due, above=0, high=1)
+        if isinstance(self.strength, str) and self.strength != "auto":
+            raise SparsityError(f"strength must be a number or auto, got {self.strength!r}")
+        require_number("strength", self.number, low=0)
         require_whole("group_size", self.group_size, low=1)
         for name in ("delay_epochs", "settle_epochs", "ramp_epochs"):
             require_number(name, getattr(self, name), low=0)
         require_number("start", self.start)
-        for name, share in (("target", self.target), ("target_macs", self.target_macs)):
-            if share is not None:
-                require_number(name, share, above=0, high=1)
+        if self.target is not None:
+            require_number("target", self.target, above=0, high=1)
         if self.rgf is not None:
             require_number("rgf", self.rgf, above=0)
         if self.retrain_epochs is not None:
@@ -57,11 +72,21 @@ class Sparsifying:
         NORMS.find(self.norm)
 
     def given(self) -> dict[str, object]:
-        """Options that differ from their defaults, without the method; a strength of 0 asks for nothing."""
-        changed = {option.name: getattr(self, option.name) for option in fields(self)}
-        changed = {name: value for name, value in changed.items() if value != getattr(Sparsifying, name)}
-        return {name: value for name, value in changed.items() if name != "method" and (name, value) != ("strength", 0)}
+        """Options that differ from their defaults, without the method."""
+        changed = {option.name: getattr(self, option.name) for option in fields(self) if option.name != "method"}
+        return {name: value for name, value in changed.items() if value != getattr(Sparsifying, name)}
+
+    @property
+    def number(self) -> float:
+        """Lambda; 0 if there is none, or none yet."""
+        return 0.0 if self.strength is None or isinstance(self.strength, str) else self.strength
 
     def chosen_norm(self) -> Norm:
         """The norm of the penalty on gates."""
         return NORMS.find(self.norm).from_options(self.group_size)
+
+
+def _check_cost(name: str, cost: float) -> None:
+    require_number(name, cost, above=0)
+    if cost > 1 and cost != round(cost):
+        raise SparsityError(f"{name} must be a share of the whole network, up to 1, or a whole number, got {cost:g}")

@@ -14,7 +14,9 @@ from diffsparse.compaction.materialise import check_model
 from diffsparse.errors import SparsityError, SparsityWarning, require_number
 from diffsparse.gating import Count
 from diffsparse.measuring import measure
+from diffsparse.methods.costs import CostLimits, asked_costs
 from diffsparse.methods.method import (
+    COSTS,
     STEERING,
     Cut,
     Method,
@@ -27,7 +29,7 @@ from diffsparse.methods.method import (
 from diffsparse.penalties import Regulariser
 
 TOLERANCE = 0.005
-"""How far below `target_macs`, as a share of all MACs, the search is content."""
+"""How far below the cost, as a share of it, the search is content."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,17 +52,20 @@ class Slimming(Method):
     strength: float
     target: float | None = None
     """Share of all channels to cut."""
-    target_macs: float | None = None
-    """Or the share of MACs to keep: the smallest cut that keeps no more, to within `TOLERANCE` or one channel."""
+    macs: float | None = None
+    """Or what the network may cost: the smallest cut within that, to within `TOLERANCE` or one channel; shares of the
+    whole network up to 1, numbers above."""
+    params: float | None = None
+    bytes: float | None = None
     start: float = 0.5
 
     cuts = True
-    options = STEERING | {"target", "target_macs", "start", "retrain_epochs"}
+    options = COSTS | STEERING | {"target", "start", "retrain_epochs"}
 
     def __post_init__(self) -> None:
         require_number("strength", self.strength, low=0)
         require_number("start", self.start)
-        check_targets("slimming", self.target, self.target_macs)
+        check_targets("slimming", self.target, asked_costs(self))
 
     def prepare(self, model: nn.Module) -> nn.Module:
         for scale in require_scales("slimming", model):
@@ -75,9 +80,8 @@ class Slimming(Method):
         model = check_model(model)
         if not all(bool(scale.isfinite().all()) for scale in require_scales("slimming", model)):
             raise SparsityError(f"a batch norm of {type(model).__name__} has a scale that is not finite: it diverged")
-        if self.target_macs is not None:
-            return _cut_to_macs(model, example, self.target_macs)
-        assert self.target is not None
+        if self.target is None:
+            return _cut_to_cost(model, example, asked_costs(self))
         total = channels(model)
         count = round(self.target * total)
         if (small := _compact_without(model, example, count)) is None:
@@ -122,28 +126,28 @@ def _compact_without(model: nn.Module, example: Tensor, count: int) -> Compacted
     return None if small.constant_output else small
 
 
-def _cut_to_macs(model: nn.Module, example: Tensor, share: float) -> Cut:
-    """Bisection over the number of channels: cuts are nested, so that MACs fall with it."""
-    whole, total = measure(model, example, latency=False).macs, channels(model)
-    best: Cut | None = None
+def _cut_to_cost(model: nn.Module, example: Tensor, asked: dict[str, float]) -> Cut:
+    """Bisection over the number of channels: cuts are nested, so that costs fall with it."""
+    whole, total = measure(model, example, latency=False), channels(model)
+    limits, least, best = CostLimits(asked, whole), whole, None
     # one more than all stands for what cannot be reached
-    least, too_few, enough = 1.0, -1, total + 1
+    too_few, enough = -1, total + 1
     while enough - too_few > 1:
         count = (too_few + enough) // 2
         small = _compact_without(model, example, count)
-        kept = small.after.macs / whole if small is not None and whole else 0.0
-        if kept > share:
-            too_few, least = count, kept
+        excess = 0.0 if small is None else limits.excess(small.after)
+        if small is not None and excess > 1:
+            too_few, least = count, small.after
             continue
         enough = count
         if small is not None:
             best = Cut(model=small.model, compacted=small, removed=Count(zero=count, total=total))
-            if share - kept <= TOLERANCE:
+            if 1 - excess <= TOLERANCE:
                 break
     if best is None:
         raise SparsityError(
-            f"target_macs={share:g} is out of reach: at {least:.1%} of the MACs one more channel of "
-            f"{type(model).__name__} makes its output independent of its input; ask for more MACs"
+            f"{limits.words()} is out of reach: at {limits.shares(least)} one more channel of "
+            f"{type(model).__name__} makes its output independent of its input; ask for more"
         )
     return best
 

@@ -17,7 +17,8 @@ from diffsparse.compaction.materialise import check_model
 from diffsparse.errors import SparsityError
 from diffsparse.gating import Count
 from diffsparse.measuring import measure
-from diffsparse.methods.method import Cut, Method, channels, check_targets, register_method
+from diffsparse.methods.costs import CostLimits, asked_costs
+from diffsparse.methods.method import COSTS, Cut, Method, channels, check_targets, register_method
 from diffsparse.module_tree import copy_training_flags, undisturbed
 
 STEP = 1 / 400
@@ -36,14 +37,17 @@ class TorchPruning(Method):
 
     target: float | None = None
     """Share of channels to remove, coupled ones counted once, as the library counts."""
-    target_macs: float | None = None
-    """Or the share of MACs to keep: it stops after the first step that keeps no more than this."""
+    macs: float | None = None
+    """Or what the network may cost: it stops after the first step within that; shares of the whole network up to 1,
+    numbers above."""
+    params: float | None = None
+    bytes: float | None = None
 
     cuts = True
-    options = frozenset({"target", "target_macs", "retrain_epochs"})
+    options = COSTS | {"target", "retrain_epochs"}
 
     def __post_init__(self) -> None:
-        check_targets("torch-pruning", self.target, self.target_macs)
+        check_targets("torch-pruning", self.target, asked_costs(self))
 
     def prepare(self, model: nn.Module) -> nn.Module:
         """The model as it is; raises before any training if the library is missing."""
@@ -71,20 +75,24 @@ class TorchPruning(Method):
 
     def _prune(self, pruner: Any, model: nn.Module, example: Tensor) -> None:
         name, before = type(model).__name__, _width(pruner)
-        whole = macs = _macs(model, example)
+        now = measure(model, example, latency=False)
+        limits = CostLimits(asked_costs(self), now) if self.target is None else None
+        if limits is not None and limits.excess(now) <= 1:
+            return
         for _ in range(pruner.iterative_steps):
-            if [group.prune() for group in pruner.step(interactive=True)] and self.target_macs is not None:
-                macs = _macs(pruner.model, example)
-                if macs <= self.target_macs * whole:
+            if [group.prune() for group in pruner.step(interactive=True)] and limits is not None:
+                now = measure(pruner.model, example, latency=False)
+                if limits.excess(now) <= 1:
                     return
-        if self.target_macs is not None:
-            reached, asked = f"stopped at {macs / whole:.1%} of the MACs of {name}", f"target_macs={self.target_macs:g}"
-            raise SparsityError(f"torch-pruning {reached}, short of {asked}: it keeps a channel of every layer")
+        reason = "it keeps a channel of every layer"
+        if limits is not None:
+            reached = f"stopped at {limits.shares(now)} of {name}"
+            raise SparsityError(f"torch-pruning {reached}, short of {limits.words()}: {reason}")
         assert self.target is not None
         removed = 1 - _width(pruner) / before
         if removed < self.target - max(SLACK, 2 / before):
-            reached, asked = f"removed {removed:.1%} of the channels of {name}", f"target={self.target:g}"
-            raise SparsityError(f"torch-pruning {reached}, short of {asked}: it keeps a channel of every layer")
+            reached = f"removed {removed:.1%} of the channels of {name}"
+            raise SparsityError(f"torch-pruning {reached}, short of target={self.target:g}: {reason}")
 
 
 def _library() -> ModuleType:
@@ -142,10 +150,6 @@ def _width(pruner: Any) -> int:
     """Channels that the library could remove, coupled ones counted once."""
     groups = pruner.DG.get_all_groups(pruner.ignored_layers, pruner.root_module_types)
     return sum(len(group[0].idxs) for group in groups)
-
-
-def _macs(model: nn.Module, example: Tensor) -> int:
-    return measure(model, example, latency=False).macs
 
 
 register_method("torch-pruning", TorchPruning)

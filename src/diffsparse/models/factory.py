@@ -80,6 +80,24 @@ def names() -> tuple[str, ...]:
     return tuple(name for _, family in FAMILIES.items() for name in family.examples)
 
 
+def with_multiplier(name: str, multiplier: float) -> str | None:
+    """The name of the network whose width multiplier is `multiplier` times that of `name`; None if there is none.
+
+    Example:
+        >>> with_multiplier("mobilenetv1-0.5-imagenet", 0.5), with_multiplier("resnet50-preact", 0.75)
+        ('mobilenetv1-0.25-imagenet', 'resnet50-0.75-preact')
+    """
+    family, match = _find_family(name)
+    if "multiplier" not in re.compile(family.pattern).groupindex:
+        return None
+    own = match["multiplier"]
+    number = f"{multiplier * float(own or 1):.4f}".rstrip("0").rstrip(".")
+    if own is not None:
+        return name[: match.start("multiplier")] + number + name[match.end("multiplier") :]
+    candidates = (f"{name[:place]}-{number}{name[place:]}" for place in range(len(name), 0, -1))
+    return next((c for c in candidates if (m := re.fullmatch(family.pattern, c)) and m["multiplier"] == number), None)
+
+
 def make_named(name: str, keywords: Mapping[str, Any]) -> nn.Module:
     """Call the model class `name`, one of `names()` or package.module:Name, with the keyword arguments."""
     factory = find_factory(name)

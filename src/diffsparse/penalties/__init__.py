@@ -3,7 +3,13 @@
 from diffsparse.penalties.norms import L1, NORMS, ExclusiveL12, GroupL21, Lp, Norm, register_norm
 from diffsparse.penalties.penalty import Penalty, Regulariser
 from diffsparse.penalties.proximal import ProximalStep
-from diffsparse.penalties.strength import FixedStrength, GradualStrength, SteeredStrength, StrengthController
+from diffsparse.penalties.strength import (
+    FixedStrength,
+    GradualStrength,
+    SteeredStrength,
+    StrengthController,
+    auto_strength,
+)
 
 __all__ = [
     "ExclusiveL12",
@@ -19,5 +25,6 @@ __all__ = [
     "Regulariser",
     "SteeredStrength",
     "StrengthController",
+    "auto_strength",
     "register_norm",
 ]

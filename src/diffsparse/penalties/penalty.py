@@ -23,6 +23,8 @@ class Regulariser:
     """Whether zeros would come back without lambda, so that `settle` has to keep them."""
     settled: bool = False
     """Whether what is zero stays zero from now on."""
+    reached: bool = True
+    """Whether the model is as small as was asked for, so that it may be kept."""
 
     def __call__(self) -> Tensor | None:
         """The term to add to the loss; None if it acts elsewhere."""
@@ -30,6 +32,20 @@ class Regulariser:
 
     def settle(self) -> None:
         """Keep what is zero from now on, where that needs doing."""
+
+    def step_done(self) -> bool:
+        """Called after each step of the optimiser; True if model and optimiser have just become small in place."""
+        return False
+
+    def let_follow(self, average: Any) -> None:
+        """Called with the moving average of the model after `step_done` was true; it has to become small too."""
+
+    def before_restoring(self, state: dict[str, Any]) -> bool:
+        """Make model and optimiser as small in place as they were when `state` was taken; True if that was done.
+
+        Their own states, which are loaded next, then fit.
+        """
+        return False
 
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint needs besides the parameters."""

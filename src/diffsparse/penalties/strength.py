@@ -212,3 +212,71 @@ class WithinEpochs(StrengthController):
 
     def reached(self, zeros: float) -> bool:
         return self.base.reached(zeros)
+
+
+TRAVEL = 5.0
+"""How far the penalty alone should be able to move a gate in a whole run, on the scale of gates."""
+LEAST_TRAVEL = 0.5
+"""If it can move a gate less than this, next to nothing becomes zero."""
+LARGEST = 0.03
+"""A larger lambda keeps a network from learning."""
+ADAPTIVE = 0.05
+"""Lambda where the optimiser rescales gradients, so that lambda decides on directions, not on speed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pace:
+    r"""How far a run can move a gate: what lambda acts through.
+
+    With SGD, a penalty of slope lambda moves a gate by :math:`\lambda \sum_t \eta_t / (1 - m)` in a whole run, with
+    learning rates eta and momentum m. Adam moves it by up to :math:`\sum_t \eta_t`, whatever lambda is.
+    """
+
+    total_rate: float
+    """Learning rates of gates, added up over all steps."""
+    momentum: float = 0.0
+    adaptive: bool = False
+    """Whether the optimiser rescales gradients, as Adam does."""
+    direct: bool = False
+    """Whether lambda moves values in a step of its own, as proximal methods do, and not through gradients."""
+
+    def __post_init__(self) -> None:
+        require_number("total_rate", self.total_rate, above=0)
+        require_number("momentum", self.momentum, low=0, high=1)
+
+    def travel(self, strength: float) -> float:
+        """How far this lambda moves a gate on which nothing else acts."""
+        if self.adaptive:
+            return self.total_rate if strength > 0 else 0.0
+        return strength * self.total_rate / max(1 - self.momentum, 1e-3)
+
+    @property
+    def too_short(self) -> bool:
+        """Whether no lambda that lets a network learn moves gates far enough."""
+        return not self.direct and self.travel(LARGEST) < LEAST_TRAVEL
+
+    def auto_strength(self) -> float:
+        """The lambda with which gates can travel far enough, as far as a network bears it."""
+        if self.adaptive:
+            return ADAPTIVE
+        far_enough = TRAVEL / self.travel(1.0)
+        return far_enough if self.direct else min(far_enough, LARGEST)
+
+
+def auto_strength(total_rate: float, *, momentum: float = 0.0, adaptive: bool = False) -> float:
+    r"""A lambda for `Penalty(model, L1(), strength=...)` that suits the length of a run.
+
+    .. math:: \lambda = \min\Bigl(\frac{5\,(1 - m)}{\sum_t \eta_t},\; 0.03\Bigr)
+              \quad\text{with SGD,}\qquad \lambda = 0.05 \quad\text{with Adam}
+
+    Args:
+        total_rate: the learning rates of gates, added up over all steps: with a constant one, steps times rate; along a
+            cosine to zero, half of that.
+        momentum: m, of SGD.
+        adaptive: whether the optimiser rescales gradients, as Adam does.
+
+    Example:
+        >>> round(auto_strength(total_rate=630 * 0.1 / 2, momentum=0.9), 4)
+        0.0159
+    """
+    return Pace(total_rate=total_rate, momentum=momentum, adaptive=adaptive).auto_strength()

@@ -10,9 +10,12 @@ import torch
 from torch import Tensor, nn
 
 from diffsparse.data.dataset import DataSet
-from diffsparse.methods import Method
+from diffsparse.errors import SparsityError
+from diffsparse.methods import Method, Sparsifying
+from diffsparse.penalties.strength import Pace
 from diffsparse.training.config import Recipe
 from diffsparse.training.folder import Log, RunFolder
+from diffsparse.training.optimizer import gate_pace
 from diffsparse.training.processes import Processes
 from diffsparse.training.task import Objective
 
@@ -79,6 +82,36 @@ class RunContext:
             inputs = inputs.to(memory_format=torch.channels_last)
         return inputs
 
+    def lay_out(self, model: nn.Module) -> nn.Module:
+        """`model`, changed in place, on the device of this process and in the memory format asked for."""
+        model = model.to(self.processes.device)
+        if self.recipe.hardware.channels_last:
+            model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        return model
+
+    def synchronised(self, model: nn.Module, *, shrinks: bool = False) -> nn.Module:
+        """`model`, changed in place, with batch norms that see the batch of all processes if that is asked for.
+
+        Raises on the CPU, where only batch norms with gates can do that: `shrinks` tells whether these will go.
+        """
+        if not self.recipe.hardware.sync_batchnorm or self.processes.world == 1:
+            return model
+        model = nn.SyncBatchNorm.convert_sync_batchnorm(model)  # type: ignore[no-untyped-call]
+        ordinary = shrinks or any(isinstance(module, nn.SyncBatchNorm) for module in model.modules())
+        if ordinary and self.processes.device.type == "cpu":
+            raise SparsityError("sync_batchnorm of batch norms without gates needs GPUs; this runs on the CPU")
+        return model
+
+    @property
+    def steps(self) -> int:
+        """Steps per epoch."""
+        return len(self.data.train) // self.recipe.batch_size
+
+    @property
+    def pace(self) -> Pace:
+        """How far the run can move gates."""
+        return gate_pace(self.recipe.optimisation, self.recipe.epochs, self.steps)
+
     def example(self) -> Tensor:
         """One input of the right shape, to count and compact with."""
         return torch.zeros(1, *self.data.input_shape, device=self.processes.device)
@@ -93,5 +126,7 @@ class Phase:
     """Its place in the run."""
     model: nn.Module
     method: Method
+    sparsifying: Sparsifying
+    """The options of the method, with a number for lambda."""
     objective: Objective
     epochs: int

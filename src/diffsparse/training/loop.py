@@ -15,9 +15,10 @@ from diffsparse.averaging import MovingAverage
 from diffsparse.checkpoint import load, save
 from diffsparse.data.dataset import WHOLE, Share
 from diffsparse.module_tree import uncompiled
+from diffsparse.training.advice import early_advice
 from diffsparse.training.context import Phase, RunContext
 from diffsparse.training.evaluate import DivergenceError, evaluate, find_divergence, non_finite_parameter
-from diffsparse.training.optimizer import LearningRate, make_optimizer
+from diffsparse.training.optimizer import LearningRate, adopt_layout, make_optimizer
 from diffsparse.training.snapshot import Progress, Snapshot, Trained
 
 CHECK_EVERY = 20
@@ -47,22 +48,19 @@ class Trainer:
     def __init__(self, phase: Phase, context: RunContext) -> None:
         self.phase, self.context, self.model, self.processes = phase, context, phase.model, context.processes
         recipe, self.settings = context.recipe, context.recipe.optimisation
-        self.steps = len(context.data.train) // recipe.batch_size
+        self.steps = context.steps
         self.rate = LearningRate(settings=self.settings, epochs=phase.epochs, steps=self.steps)
         self.optimizer = make_optimizer(self.model, self.settings)
         self.regulariser = phase.method.regulariser(self.model, self.optimizer)
         keeps_zeros = self.regulariser is not None and self.regulariser.keeps_zeros
-        self.controller = phase.method.controller(recipe.sparsifying, phase.epochs, keeps_zeros=keeps_zeros)
+        self.controller = phase.method.controller(phase.sparsifying, phase.epochs, keeps_zeros=keeps_zeros)
         self.average = None if self.settings.ema is None else MovingAverage(self.model, self.settings.ema)
         device, precision = self.processes.device.type, recipe.hardware.precision
         self.scaler = torch.amp.GradScaler(device, enabled=precision == "float16")
         self._autocast: Callable[[], AbstractContextManager[Any]] = nullcontext
         if precision != "float32":
             self._autocast = partial(torch.autocast, device, dtype=getattr(torch, precision))
-        self.forward = self.processes.together(self.model)
-        if recipe.hardware.compile:
-            self.forward = torch.compile(self.forward)  # type: ignore[assignment]
-        self._state = Trained(model=self.model, optimizer=self.optimizer, scaler=self.scaler, average=self.average)
+        self._wrap()
         self.progress = Progress()
         self._losses: list[Tensor] = []
         self._best = context.folder.path / f"{phase.name}-best.safetensors"
@@ -72,8 +70,26 @@ class Trainer:
         """What is tested and kept."""
         return self.model if self.average is None else self.average.model
 
+    def _wrap(self) -> None:
+        """Make what holds the parameters of the model: the form that runs, and what checkpoints are taken of."""
+        self.forward = self.processes.together(self.model)
+        if self.context.recipe.hardware.compile:
+            self.forward = torch.compile(self.forward)  # type: ignore[assignment]
+        self._state = Trained(model=self.model, optimizer=self.optimizer, scaler=self.scaler, average=self.average)
+
+    def _take_small_model(self) -> None:
+        """Go on with a model and an optimiser that have become small in place."""
+        self.context.synchronised(self.context.lay_out(self.model))
+        adopt_layout(self.optimizer)
+        self._wrap()
+
     def restore(self, snapshot: Snapshot) -> None:
         """Go on where `snapshot` was taken."""
+        if self.regulariser is not None and self.regulariser.before_restoring(snapshot.progress.regulariser):
+            self._take_small_model()
+            if self.average is not None:
+                self.average = MovingAverage(self.model, self.average.decay)
+                self._wrap()
         snapshot.restore(self._state)
         self.progress = snapshot.progress
         self.controller.load_state_dict(self.progress.controller)
@@ -148,6 +164,10 @@ class Trainer:
         if self.average is not None:
             self.average.update(self.model)
         self._look_at_zeros()
+        if self.regulariser is not None and self.regulariser.step_done():
+            if self.average is not None:
+                self.regulariser.let_follow(self.average)
+            self._take_small_model()
         return sums[0] if pieces == 1 else torch.stack(sums).sum(0)
 
     def _backward(self, inputs: Tensor, targets: Tensor, pieces: int, *, last: bool) -> Tensor:
@@ -226,7 +246,7 @@ class Trainer:
         record["zeros"] = method.zeros(self.result).fraction
         self._keep_best(record)
         record |= method.figures(self.result)
-        if self.regulariser is not None:
+        if self.regulariser is not None and not method.shrinks:
             record["strength"] = self.regulariser.strength
         if self.processes.first and objective.shows_macs:
             record["macs"] = method.live_macs(self.result, self.context.example())
@@ -235,6 +255,9 @@ class Trainer:
             self.context.log.add(record)
         self._snapshot()
         self.context.watcher.epoch_done(record)
+        if self.processes.first:
+            for words in early_advice(self.phase, self.context.pace, self.context.log.records()):
+                self.context.watcher.say(words)
         if progress.epoch < self.phase.epochs and self._interrupted():
             raise StoppedError(self.context.interrupt.signal)
 
@@ -252,7 +275,8 @@ class Trainer:
         """With a validation part, keep the model that does best on it, of those that have the zeros aimed at."""
         objective = self.phase.objective
         value = record.get(f"validation_{objective.headline}")
-        if value is None or (self.regulariser is not None and not self.controller.reached(record["zeros"])):
+        made = self.regulariser
+        if value is None or (made is not None and not (made.reached and self.controller.reached(record["zeros"]))):
             return
         best = self.progress.best
         if best is None or (value > best if objective.higher_is_better else value < best):

@@ -3,11 +3,13 @@
 import math
 from dataclasses import dataclass
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 from torch.optim import SGD, Adam, Optimizer
 
 from diffsparse.errors import SparsityError
 from diffsparse.gating import parameter_groups
+from diffsparse.penalties.strength import Pace
 from diffsparse.training.config import Optimisation
 
 
@@ -20,6 +22,15 @@ def make_optimizer(model: nn.Module, settings: Optimisation) -> Optimizer:
         return Adam(groups, lr=settings.learning_rate, betas=(settings.momentum, 0.999))
     nesterov = settings.nesterov and settings.momentum > 0
     return SGD(groups, lr=settings.learning_rate, momentum=settings.momentum, nesterov=nesterov)
+
+
+@torch.no_grad()
+def adopt_layout(optimizer: Optimizer) -> None:
+    """Give the state of each parameter its memory layout, which affects rounding."""
+    for parameter, state in optimizer.state.items():
+        for key, value in state.items():
+            if isinstance(value, Tensor) and value.shape == parameter.shape:
+                state[key] = torch.empty_like(parameter, dtype=value.dtype).copy_(value)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,6 +48,10 @@ class LearningRate:
     steps: int
     """Steps per epoch."""
 
+    def total(self) -> float:
+        """The sum over all steps."""
+        return math.fsum(self.at(step) for step in range(self.epochs * self.steps))
+
     def at(self, step: int) -> float:
         """Learning rate of the given step, counted from 0 over the whole run."""
         peak = self.settings.learning_rate
@@ -50,3 +65,10 @@ class LearningRate:
             passed = sum(step >= round(share * self.epochs) * self.steps for share in self.settings.milestones)
             return peak * self.settings.factor**passed
         return peak
+
+
+def gate_pace(settings: Optimisation, epochs: int, steps: int) -> Pace:
+    """How far a run of so many epochs of so many steps can move gates."""
+    total = settings.gate_rate * LearningRate(settings=settings, epochs=epochs, steps=steps).total()
+    # a cosine over a single step ends before it has begun
+    return Pace(total_rate=max(total, 1e-12), momentum=settings.momentum, adaptive=settings.optimizer == "adam")

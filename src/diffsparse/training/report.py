@@ -42,7 +42,7 @@ def reports_in(result: dict[str, Any]) -> list[RunReport]:
 def cost_cells(now: Mapping[str, int], before: Mapping[str, int]) -> dict[str, str]:
     """Cells for MACs and parameters, each with its share of what it was before."""
     return {
-        heading: f"{short_number(now[key])} ({now[key] / before[key]:.0%})"
+        heading: f"{short_number(now[key])} ({now[key] / before[key]:.1%})"
         for heading, key in (("MACs", "macs"), ("params", "params"))
     }
 

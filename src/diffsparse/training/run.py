@@ -5,9 +5,9 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import nn
 
+from diffsparse.budget.limits import METRICS
 from diffsparse.checkpoint import load, save
 from diffsparse.data import open_data
 from diffsparse.data.dataset import DataSet
@@ -15,6 +15,8 @@ from diffsparse.errors import SparsityError
 from diffsparse.files import write_json, write_text
 from diffsparse.measuring import measure
 from diffsparse.methods import Cut, Method, Sparsifying, choose_method
+from diffsparse.methods.costs import asked_costs
+from diffsparse.methods.method import resolved
 from diffsparse.training.build import build_model
 from diffsparse.training.config import Recipe
 from diffsparse.training.context import Interrupt, Phase, RunContext, Watcher
@@ -27,8 +29,7 @@ from diffsparse.training.task import TASKS, Objective
 
 TRAINED = "trained.safetensors"
 COMPACT = "compact.safetensors"
-_COSTS = ("macs", "params", "bytes")
-_PHASES = {"teacher": (0, "teacher.safetensors"), "train": (1, TRAINED), "retrain": (2, None)}
+TEACHER = "teacher.safetensors"
 
 
 def train(
@@ -43,7 +44,7 @@ def train(
         tensorboard: write for TensorBoard as well.
         watcher: told of every step and epoch.
 
-    The folder holds config.toml, log.jsonl, checkpoints/, trained.safetensors (with gates, if the method has any),
+    The folder holds config.toml, log.jsonl, checkpoints/, trained.safetensors (with gates, if it still has any),
     compact.safetensors, plan.json, result.json and the files of reports.
 
     Raises:
@@ -87,14 +88,18 @@ class _Run(RunContext):
         task = TASKS.find(self.data.task)
         task.check(recipe)
         fresh = self._fresh(recipe.model, recipe.arguments)
-        method = choose_method(recipe.sparsifying, fresh)
+        settings = resolved(recipe.sparsifying, fresh, self.pace)
+        method = choose_method(settings, fresh)
         plain = measure(fresh, self.example(), latency=False)
-        model = self._converted(method.prepare(fresh))
+        name = method.network(recipe.model, lambda name: self._fresh(name, recipe.arguments), self.example())
+        fresh = fresh if name == recipe.model else self._fresh(name, recipe.arguments)
+        model = self.synchronised(method.prepare(fresh).to(self.processes.device), shrinks=method.shrinks)
+        method = method.fitted(model, self.example(), recipe.epochs * self.steps)
         failure = f"the first process cannot write to '{self.folder.path}'"
         self.processes.first_does(self.log.check, failure)
         self.processes.first_does(lambda: self.folder.begin(recipe, self.resume, needed=12 * plain.bytes), failure)
         objective = task.objective(recipe, self._teacher())
-        model, small = self._trained(method, model, fresh, objective)
+        model, small = self._trained(method, settings, model, fresh, objective)
         costs = {"plain": plain, "compact": measure(small.model, self.example(), latency=False)}
         result = {
             "command": "diffsparse train",
@@ -104,8 +109,11 @@ class _Run(RunContext):
                 name: evaluate(net, self.data.test, objective, recipe.batch_size, self.processes)
                 for name, net in {"trained": model, "compact": small.model}.items()
             },
+            "network": name,
+            "strength": self._last_strength(),
+            "asked": asked_costs(method),
             "zeros": asdict(small.removed) | {"fraction": small.removed.fraction},
-            "cost": {name: {key: getattr(cost, key) for key in _COSTS} for name, cost in costs.items()},
+            "cost": {name: {key: getattr(cost, key) for key in METRICS} for name, cost in costs.items()},
             "max_difference": None if method.cuts or not small.compacted else small.compacted.max_difference,
             "seconds": time.perf_counter() - began,
             "training_seconds": {record["phase"]: record["seconds"] for record in self.log.records()},
@@ -119,38 +127,38 @@ class _Run(RunContext):
         return result
 
     def _trained(
-        self, method: Method, model: nn.Module, fresh: nn.Module, objective: Objective
+        self, method: Method, settings: Sparsifying, model: nn.Module, fresh: nn.Module, objective: Objective
     ) -> tuple[nn.Module, Cut]:
-        """The trained model, with gates if the method has any, and the smaller one that the method makes of it."""
-        recipe, example = self.recipe, self.example()
-        model = self._phase("train", model, method, objective, recipe.epochs)
+        """The trained model, with gates if it still has any, and the smaller one that the method makes of it."""
+        example = self.example()
+        training = Phase(
+            name="train",
+            number=1,
+            model=model,
+            method=method,
+            sparsifying=settings,
+            objective=objective,
+            epochs=self.recipe.epochs,
+        )
+        # a target raises lambda as far as it is needed
+        if settings.target is None and not self.resume and (weakness := method.weakness(settings, self.pace)):
+            self.watcher.say(weakness)
+        model = self._phase(training, TRAINED)
         zeros = method.zeros(model)
-        if shortfall := method.shortfall(zeros, recipe.sparsifying):
+        if shortfall := method.shortfall(zeros, settings, self.pace):
             self.watcher.say(shortfall)
         if not method.cuts:
             compacted = method.compacted(model.eval(), fresh, example)
             return model, Cut(model=compacted.model, compacted=compacted, removed=zeros)
         cut = method.cut(model, example)
-        epochs = recipe.sparsifying.retrain_epochs
-        small = self._phase("retrain", cut.model, Method(), objective, recipe.epochs if epochs is None else epochs)
+        epochs = self.recipe.epochs if settings.retrain_epochs is None else settings.retrain_epochs
+        again = replace(training, name="retrain", number=2, model=cut.model, method=Method(), epochs=epochs)
+        small = self._phase(again)
         kept = None if cut.compacted is None else replace(cut.compacted, model=small)
         return model, Cut(model=small, compacted=kept, removed=cut.removed)
 
     def _fresh(self, name: str, arguments: str) -> nn.Module:
-        model = build_model(name, arguments, self.data, self.recipe.seed, self.recipe.sparsifying)
-        model = model.to(self.processes.device)
-        if self.recipe.hardware.channels_last:
-            model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        return model
-
-    def _converted(self, model: nn.Module) -> nn.Module:
-        model = model.to(self.processes.device)
-        if self.recipe.hardware.sync_batchnorm and self.processes.world > 1:
-            model = nn.SyncBatchNorm.convert_sync_batchnorm(model)  # type: ignore[no-untyped-call]
-            ordinary = any(isinstance(module, nn.SyncBatchNorm) for module in model.modules())
-            if ordinary and self.processes.device.type == "cpu":
-                raise SparsityError("sync_batchnorm of batch norms without gates needs GPUs; this runs on the CPU")
-        return model
+        return self.lay_out(build_model(name, arguments, self.data, self.recipe.seed, self.recipe.sparsifying))
 
     def _teacher(self) -> nn.Module | None:
         """The network to learn from, trained first if the recipe says so; None if there is none."""
@@ -160,21 +168,28 @@ class _Run(RunContext):
         named = settings.teacher_model or recipe.model
         teacher = self._fresh(named, recipe.arguments if named == recipe.model else "{}")
         if settings.teacher == "train":
-            plain = choose_method(Sparsifying(method="plain"), teacher)
-            teacher = self._converted(plain.prepare(teacher))
-            objective = TASKS.find(self.data.task).objective(recipe, None)
-            teacher = self._phase("teacher", teacher, plain, objective, settings.teacher_epochs or recipe.epochs)
+            options = Sparsifying(method="plain")
+            plain = choose_method(options, teacher)
+            phase = Phase(
+                name="teacher",
+                number=0,
+                model=self.synchronised(plain.prepare(teacher).to(self.processes.device)),
+                method=plain,
+                sparsifying=options,
+                objective=TASKS.find(self.data.task).objective(recipe, None),
+                epochs=settings.teacher_epochs or recipe.epochs,
+            )
+            teacher = self._phase(phase, TEACHER)
         else:
             teacher = load(settings.teacher, teacher)
         return teacher.eval().requires_grad_(False)
 
-    def _phase(self, name: str, model: nn.Module, method: Method, objective: Objective, epochs: int) -> nn.Module:
-        """Train `model`, or load what an earlier run has left."""
-        number, file = _PHASES[name]
-        path = None if file is None else self.folder.path / file
-        if self.resume and path is not None and path.exists():
-            return load(path, model)
-        phase = Phase(name=name, number=number, model=model, method=method, objective=objective, epochs=epochs)
+    def _phase(self, phase: Phase, file: str | None = None) -> nn.Module:
+        """Train the model of a phase, or load what an earlier run has left in `file`."""
+        path, name = None if file is None else self.folder.path / file, phase.name
+        # a model that became small on the way is in the last checkpoint as well, with what its method knows of it
+        if self.resume and path is not None and path.exists() and not phase.method.shrinks:
+            return load(path, phase.model)
         trainer = Trainer(phase, self)
         snapshot = self.folder.newest_snapshot() if self.resume else None
         if self.resume and snapshot is None:
@@ -186,8 +201,13 @@ class _Run(RunContext):
             self.log.forget_after(name, trainer.progress.epoch)
         trained = trainer.run()
         if path is not None and self.processes.first:
-            save(trained, path)
+            save(phase.method.to_save(trained), path)
         return trained
+
+    def _last_strength(self) -> float | None:
+        """The last lambda that was in force; None if there was none."""
+        strengths = [record["strength"] for record in self.log.records() if record.get("strength")]
+        return strengths[-1] if strengths else None
 
     def _write(self, model: nn.Module, small: Cut, result: dict[str, Any]) -> None:
         path = self.folder.path

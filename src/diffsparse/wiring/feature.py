@@ -15,6 +15,7 @@ from diffsparse.errors import SparsityError, require_number
 from diffsparse.gating import Count
 from diffsparse.methods import Method, NetworkKind, Sparsifying, register_method
 from diffsparse.methods.gated import Gated
+from diffsparse.methods.method import COSTS
 from diffsparse.methods.proximal import Proximal
 from diffsparse.models.factory import MULTIPLIER, Family, register_family, width_multiplier
 from diffsparse.penalties import ProximalStep, Regulariser
@@ -64,8 +65,8 @@ class Wired(Method):
 class WiredGates(Wired, Gated):
     """Differentiable sparsification: edges into a node compete under its learned threshold."""
 
-    # edges start at random
-    options = Gated.options - {"start"}
+    # edges start at random, and their number does not change the cost of the dense layers that hold them
+    options = Gated.options - COSTS - {"start", "due"}
 
     def rule(self) -> EdgeRule:
         return Differentiable(rgf=self.rgf)

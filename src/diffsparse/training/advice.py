@@ -1,0 +1,33 @@
+"""Warnings while a run goes on, as early as something can be seen to go wrong."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from diffsparse.penalties.strength import Pace
+from diffsparse.training.context import Phase
+
+FALLING = 0.98
+"""A loss above this share of that of the first epoch has not fallen."""
+FEWEST = 3
+"""Epochs before the loss is judged."""
+
+
+def early_advice(phase: Phase, pace: Pace, records: Sequence[dict[str, Any]]) -> list[str]:
+    """What to tell the user after the last epoch of the log; each thing is said after one epoch only."""
+    own = [record for record in records if record["phase"] == phase.name]
+    now, first, found = own[-1], own[0], list[str]()
+    where = f"after epoch {now['epoch']} of {phase.epochs}"
+    if now["epoch"] == max(FEWEST, math.ceil(phase.epochs / 4)) and now["train_loss"] > FALLING * first["train_loss"]:
+        losses = f"{first['train_loss']:.3g} in the first epoch, {now['train_loss']:.3g} now"
+        found.append(f"{where} the loss has not fallen ({losses}): a smaller learning rate or a warm-up may help")
+    half = now["epoch"] == math.ceil(phase.epochs / 2) < phase.epochs
+    # a delay or a ramp that ends late makes zeros late
+    acts = phase.sparsifying.delay_epochs + phase.sparsifying.ramp_epochs < now["epoch"]
+    if half and acts and now["zeros"] == 0 and phase.method.waits_for_zeros(phase.sparsifying):
+        reason = (
+            phase.method.weakness(phase.sparsifying, pace)
+            or "a larger strength, or a cost (macs) in its place, would make some"
+        )
+        found.append(f"{where} nothing is zero: {reason}")
+    return found
