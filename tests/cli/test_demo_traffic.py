@@ -69,7 +69,7 @@ def test_a_row_for_each_network(finished: Finished) -> None:
 
 def test_prints_the_epochs_of_all_networks_and_the_table(finished: Finished) -> None:
     lines = finished.printed.splitlines()
-    epochs = [line.split(":")[0] for line in lines if " epoch " in line]
+    epochs = [line.split(":")[0] for line in lines if " epoch " in line and line.startswith(RUNS)]
     assert epochs == [f"{name} epoch {epoch}/2" for name in RUNS for epoch in (1, 2)]
     shown = [[cell.strip() for cell in line.split("│")[1:-1]] for line in lines if line.startswith("│")]
     expected = [

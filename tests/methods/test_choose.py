@@ -21,8 +21,8 @@ from diffsparse.methods import Gated, Method, Proximal, Scratch, Slimming, Spars
         ),
         ({"method": "slimming", "strength": 1e-3, "macs": 0.4}, Slimming(strength=1e-3, macs=0.4)),
         ({"method": "slimming", "strength": 1e-3}, Slimming(strength=1e-3, macs=0.5)),
-        ({}, Gated(macs=0.5)),
-        ({"params": 0.25, "bytes": 1000, "due": 0.5}, Gated(params=0.25, bytes=1000, due=0.5)),
+        ({}, Gated(macs=0.5, start=1.0)),
+        ({"params": 0.25, "bytes": 1000, "due": 0.5}, Gated(params=0.25, bytes=1000, due=0.5, start=1.0)),
         ({"method": "proximal-l1", "strength": 0.2}, Proximal(strength=0.2)),
         ({"method": "proximal-l21", "strength": 1e-3}, Proximal(strength=1e-3, norm=ds.GroupL21(size=12))),
         (

@@ -60,7 +60,7 @@ class Gated(Method):
             bytes=costs.get("bytes"),
             strength=settings.number,
             norm=settings.chosen_norm(),
-            start=settings.start,
+            start=(1.0 if costs else 0.5) if settings.start is None else settings.start,
             rgf=settings.rgf,
             due=settings.due,
         )

@@ -87,9 +87,10 @@ class Method:
 
     @classmethod
     def from_settings(cls, settings: Sparsifying) -> "Method":
-        """The method that checked options describe; a dataclass takes for each field the option of its name."""
-        own = {name: getattr(settings, name) for name in getattr(cls, "__dataclass_fields__", ())}
-        return cls(**own | cls.costs(settings))
+        """The method that checked options describe; a dataclass takes each option that is given by its name."""
+        values = {name: getattr(settings, name) for name in getattr(cls, "__dataclass_fields__", ())}
+        given = {name: value for name, value in values.items() if value is not None}
+        return cls(**given | cls.costs(settings))
 
     def network(self, name: str, build: Callable[[str], nn.Module], example: Tensor) -> str:
         """The name of the network to train, if not that of the whole one; `build` makes one by name."""

@@ -38,8 +38,8 @@ class Sparsifying:
     """Lambda is zero for these epochs, in which weights learn what matters."""
     ramp_epochs: float = 0.0
     """Lambda then rises from zero along the paper's cubic ramp over these epochs; 0 fixes it."""
-    start: float = 0.5
-    """Value at which gates (and the scales of slimming) start."""
+    start: float | None = None
+    """Value at which gates (and the scales of slimming) start; by default 1 with a budget, else the paper's 0.5."""
     rgf: float | None = None
     """Rectified gradient flow: slope of dropped gates in the backward pass; 0.1 in the paper's wiring experiments."""
     target: float | None = None
@@ -62,7 +62,8 @@ class Sparsifying:
         require_whole("group_size", self.group_size, low=1)
         for name in ("delay_epochs", "settle_epochs", "ramp_epochs"):
             require_number(name, getattr(self, name), low=0)
-        require_number("start", self.start)
+        if self.start is not None:
+            require_number("start", self.start)
         if self.target is not None:
             require_number("target", self.target, above=0, high=1)
         if self.rgf is not None:
