@@ -35,7 +35,7 @@ SCRATCH = "the learned architecture, from scratch"
 class Variant:
     """Our method, perhaps with something changed."""
 
-    start: float = 0.5
+    start: float = 1.0
     """Where gates start."""
     rgf: float | None = None
     options: dict[str, Any] = field(default_factory=dict)
@@ -44,13 +44,13 @@ class Variant:
 
 OURS = {
     "budget": Variant(),
-    "budget, start=1": Variant(start=1.0),
+    "budget, start=0.5": Variant(start=0.5),
     "budget, due=0.5": Variant(options={"due": 0.5}),
     "budget, due=0.2": Variant(options={"due": 0.2}),
     "budget, no pressure": Variant(options={"strength": 0.0}),
     "budget, unweighted": Variant(options={"weighted": False}),
-    "budget, pressure x4": Variant(options={"strength": 16e-4}),
-    "budget, l1": Variant(options={"pressure": ds.L1()}),
+    "budget, three shrinks": Variant(options={"shrinks": 3}),
+    "budget, l1 instead of thresholds": Variant(options={"pressure": ds.L1()}),
     "budget, rgf": Variant(rgf=0.1),
 }
 
