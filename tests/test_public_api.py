@@ -37,9 +37,21 @@ def test_readme_example_runs_and_becomes_smaller(tmp_path: Path, monkeypatch: py
     torch.manual_seed(0)
     scope: dict[str, object] = {}
     exec(example, scope)
-    assert ds.sparsity(scope["model"]).channels.zero > 0
-    assert scope["small"].after.macs < 0.8 * scope["small"].before.macs
+    assert scope["budget"].cost["macs"] == 0.5
+    assert scope["model"][0].out_features == 32
+    right = scope["model"].eval()(scope["x"]).argmax(1) == scope["y"]
+    assert right.float().mean() > 0.95
     assert (tmp_path / "net.safetensors").stat().st_size > 0
+
+
+def test_the_example_of_the_budget_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    example = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "budget.md").read_text(), re.DOTALL)[0]
+    monkeypatch.chdir(tmp_path)
+    torch.manual_seed(0)
+    scope: dict[str, object] = {}
+    exec(example, scope)
+    assert scope["budget"].cost["macs"] == 0.5
+    assert (tmp_path / "net.safetensors").exists()
 
 
 def test_links_in_the_docs_lead_somewhere() -> None:
