@@ -13,7 +13,7 @@ from harness import median_ratio, write_record
 from torch import Tensor
 
 from diffsparse.data import DataSet, Normalisation, TensorPart
-from diffsparse.methods import Gated, Method
+from diffsparse.methods import Gated, Method, Sparsifying
 from diffsparse.models import create
 from diffsparse.training import Recipe, Watcher
 from diffsparse.training.classification import ClassificationObjective
@@ -58,7 +58,7 @@ def trainer_epoch(model_name: str, images: Tensor, labels: Tensor, batch: int, g
     part = TensorPart(images=images, labels=labels, normalisation=Normalisation(mean=(0.0,) * 3, std=(1.0,) * 3))
     test = TensorPart(images=images[:1], labels=labels[:1], normalisation=part.normalisation)
     method = Gated(strength=1e-4) if gated else Method()
-    recipe = Recipe(model=model_name, batch_size=batch, epochs=10_000)
+    recipe = Recipe(model=model_name, batch_size=batch, epochs=10_000, sparsifying=Sparsifying(strength=1e-4))
     run_folder = RunFolder(folder)
     run_folder.begin(recipe, resume=False, needed=0)
     phase = Phase(
@@ -66,6 +66,7 @@ def trainer_epoch(model_name: str, images: Tensor, labels: Tensor, batch: int, g
         number=1,
         model=method.prepare(create(model_name)),
         method=method,
+        sparsifying=recipe.sparsifying,
         objective=ClassificationObjective(),
         epochs=recipe.epochs,
     )

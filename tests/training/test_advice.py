@@ -81,3 +81,14 @@ def test_the_reason_is_too_few_steps_or_too_small_a_lambda(changes: dict[str, An
 )
 def test_zeros_are_not_waited_for_where_none_can_be(changes: dict[str, Any]) -> None:
     assert advice(*epochs(5, zeros=0.0), **changes) == []
+
+
+def test_no_reason_is_guessed_where_lambda_is_not_alone() -> None:
+    decayed = Pace(total_rate=0.1, momentum=0.9, decays=True)
+    for changes in ({"pace": decayed}, {"pace": SHORT, "norm": "lp"}):
+        (words,) = advice(*epochs(5, zeros=0.0), **changes)
+        assert words.endswith("a larger strength, or a cost (macs) in its place, would make some")
+
+
+def test_a_run_of_a_few_epochs_is_left_alone() -> None:
+    assert advice(*epochs(2, loss=3.0, zeros=0.0), epochs=4) == []

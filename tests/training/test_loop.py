@@ -23,8 +23,9 @@ from diffsparse.training import Hardware, Optimisation, Recipe, Sparsifying
 from diffsparse.training.classification import ClassificationObjective
 from diffsparse.training.context import Phase
 from diffsparse.training.folder import Log
-from diffsparse.training.loop import Trainer, step_seed
+from diffsparse.training.loop import Trainer
 from diffsparse.training.optimizer import LearningRate
+from diffsparse.training.seeds import step_seed
 from tests.training.examples import STEPS, Net, Smooth, recipe, run_context, small_data, trainer
 
 

@@ -162,8 +162,11 @@ class Method:
 
     def weakness(self, settings: Sparsifying, pace: Pace) -> str:
         """Why lambda cannot make zeros in a run of this pace, if that is so: too few steps, or too small a lambda."""
+        # how far lambda moves a gate is known for l1 alone
+        if not self.waits_for_zeros(settings) or settings.norm != "l1" or pace.decays:
+            return ""
         pace = self.own_pace(pace)
-        if not self.waits_for_zeros(settings) or pace.travel(settings.number) >= LEAST_TRAVEL:
+        if pace.travel(settings.number) >= LEAST_TRAVEL:
             return ""
         if pace.too_short:
             rates = f"the learning rates of its steps add up to {pace.total_rate:.2g}"

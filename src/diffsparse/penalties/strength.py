@@ -239,6 +239,8 @@ class Pace:
     """Whether the optimiser rescales gradients, as Adam does."""
     direct: bool = False
     """Whether lambda moves values in a step of its own, as proximal methods do, and not through gradients."""
+    decays: bool = False
+    """Whether weight decay acts on gates, which makes zeros without lambda."""
 
     def __post_init__(self) -> None:
         require_number("total_rate", self.total_rate, above=0)

@@ -10,7 +10,7 @@ from diffsparse.training.context import Phase
 FALLING = 0.98
 """A loss above this share of that of the first epoch has not fallen."""
 FEWEST = 3
-"""Epochs before the loss is judged."""
+"""Epochs before anything is judged."""
 
 
 def early_advice(phase: Phase, pace: Pace, records: Sequence[dict[str, Any]]) -> list[str]:
@@ -21,7 +21,7 @@ def early_advice(phase: Phase, pace: Pace, records: Sequence[dict[str, Any]]) ->
     if now["epoch"] == max(FEWEST, math.ceil(phase.epochs / 4)) and now["train_loss"] > FALLING * first["train_loss"]:
         losses = f"{first['train_loss']:.3g} in the first epoch, {now['train_loss']:.3g} now"
         found.append(f"{where} the loss has not fallen ({losses}): a smaller learning rate or a warm-up may help")
-    half = now["epoch"] == math.ceil(phase.epochs / 2) < phase.epochs
+    half = FEWEST <= now["epoch"] == math.ceil(phase.epochs / 2)
     # a delay or a ramp that ends late makes zeros late
     acts = phase.sparsifying.delay_epochs + phase.sparsifying.ramp_epochs < now["epoch"]
     if half and acts and now["zeros"] == 0 and phase.method.waits_for_zeros(phase.sparsifying):

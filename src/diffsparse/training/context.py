@@ -3,6 +3,7 @@
 import signal
 import threading
 from dataclasses import dataclass
+from functools import cached_property
 from types import FrameType
 from typing import Any, Self
 
@@ -107,7 +108,7 @@ class RunContext:
         """Steps per epoch."""
         return len(self.data.train) // self.recipe.batch_size
 
-    @property
+    @cached_property
     def pace(self) -> Pace:
         """How far the run can move gates."""
         return gate_pace(self.recipe.optimisation, self.recipe.epochs, self.steps)

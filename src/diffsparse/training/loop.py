@@ -19,6 +19,7 @@ from diffsparse.training.advice import early_advice
 from diffsparse.training.context import Phase, RunContext
 from diffsparse.training.evaluate import DivergenceError, evaluate, find_divergence, non_finite_parameter
 from diffsparse.training.optimizer import LearningRate, adopt_layout, make_optimizer
+from diffsparse.training.seeds import seed_generators, step_seed
 from diffsparse.training.snapshot import Progress, Snapshot, Trained
 
 CHECK_EVERY = 20
@@ -290,17 +291,3 @@ class Trainer:
         progress.regulariser = {} if self.regulariser is None else self.regulariser.state_dict()
         if self.processes.first:
             self.context.folder.write_snapshot(self._state, progress, self.phase.name, self.phase.number)
-
-
-def step_seed(seed: int, position: int, rank: int) -> int:
-    """A seed of its own for every step of every process."""
-    return ((seed * 1_000_003 + position) * 65_537 + rank) % 2**63
-
-
-def seed_generators(device: torch.device, seed: int) -> None:
-    """Seed the CPU and `device` only; torch.manual_seed, which seeds all devices, takes a millisecond."""
-    torch.default_generator.manual_seed(seed)
-    if device.type == "cuda":
-        torch.cuda.manual_seed(seed)
-    elif device.type != "cpu":
-        torch.manual_seed(seed)

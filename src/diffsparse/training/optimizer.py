@@ -71,4 +71,9 @@ def gate_pace(settings: Optimisation, epochs: int, steps: int) -> Pace:
     """How far a run of so many epochs of so many steps can move gates."""
     total = settings.gate_rate * LearningRate(settings=settings, epochs=epochs, steps=steps).total()
     # a cosine over a single step ends before it has begun
-    return Pace(total_rate=max(total, 1e-12), momentum=settings.momentum, adaptive=settings.optimizer == "adam")
+    return Pace(
+        total_rate=max(total, 1e-12),
+        momentum=settings.momentum,
+        adaptive=settings.optimizer == "adam",
+        decays=settings.gate_weight_decay > 0,
+    )
