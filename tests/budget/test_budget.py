@@ -12,6 +12,7 @@ from torch import nn
 
 import diffsparse as ds
 from diffsparse import Budget, SparsityError, SparsityWarning
+from diffsparse.budget.steering import NEAR
 from diffsparse.gates import named_gates
 from tests.budget.examples import NETWORKS, chain, gated, train
 
@@ -61,15 +62,23 @@ def test_at_most_one_more_entry_could_live(name: str, seed: int) -> None:
     model, x = gated(name, seed)
     budget = Budget(model, x[:2], macs=0.35 + 0.1 * seed, steps=1)
     steering, exact = budget._steering, budget._exact()
-    alive, _ = steering._exact_deaths(exact)
-    order = np.argsort(steering._dies_at(), kind="stable")
-    dead = int((~alive).sum())
-    assert set(order[:dead]) == set(np.flatnonzero(~alive))
-    alive[order[dead - 1]] = True
-    assert steering.limits.excess(exact.cost(alive)) > 1
     steering.land()
-    assert steering.limits.excess(exact.cost(steering.entries.alive())) <= 1
-    assert int((~steering.entries.alive()).sum()) == dead
+    alive = steering.entries.alive()
+    assert steering.limits.excess(exact.cost(alive)) <= 1
+    if steering.limits.excess(exact.cost(alive)) >= NEAR:
+        return
+    margins = np.where(alive, -np.inf, steering.entries.margins())
+    strongest = [group[np.argmax(margins[group])] for group in groups_of(steering.entries)]
+    for entry in strongest:
+        if not alive[entry]:
+            more = alive.copy()
+            more[entry] = True
+            # reviving it costs too much, or it leads nowhere
+            assert steering.limits.excess(exact.cost(more)) > 1 or (exact.cost(more)[0] <= exact.cost(alive)[0])
+
+
+def groups_of(entries: Any) -> list[Any]:
+    return [np.flatnonzero(entries.group == group) for group in range(len(entries.sizes))]
 
 
 def test_untrained_gates_that_are_all_equal_are_cut_all_the_same() -> None:

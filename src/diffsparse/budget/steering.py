@@ -20,6 +20,8 @@ FLOOR = 0.05
 """Least weight of a group, as a share of the mean: what costs next to nothing is hardly pushed."""
 APART = 1e-5
 """Least distance of neighbours on the scale of beta, whose rounding error is a tenth of this."""
+NEAR, TRIES = 0.995, 40
+"""A landing this close to the limits is not improved, and any other one by no more than so many tries."""
 BESIDE = 1e-3
 """How far a threshold is moved beyond the last entry where there is none on the other side."""
 
@@ -178,7 +180,27 @@ class Steering:
             fits = lambda mask: self.limits.excess(exact.cost(mask)) <= 1  # noqa: E731
             alive, shift = _fewest_deaths(self._dies_at(), fits, guess)
             if self._accepts(alive, exact):
-                return alive, shift
+                return self._refilled(alive, exact), shift
+
+    def _refilled(self, alive: Mask, exact: Exact) -> Mask:
+        """The live entries, and the strongest dead ones that the limits have room for: the last death may save much."""
+        dies_at, now, full, tries = self._dies_at(), alive.copy(), set[int](), 0
+        for entry in sorted(np.flatnonzero(~alive).tolist(), key=lambda dead: -dies_at[dead]):
+            group = int(self.entries.group[entry])
+            # a threshold above an entry is above all weaker ones of its group
+            if group in full:
+                continue
+            if tries == TRIES or self.limits.excess(exact.cost(now)) >= NEAR:
+                break
+            tries += 1
+            more = now.copy()
+            more[entry] = True
+            useful = (exact.cost(more) > exact.cost(now)).any() and exact.keeps_output(more)
+            if useful and self.limits.excess(exact.cost(more)) <= 1:
+                now = more
+            else:
+                full.add(group)
+        return now
 
     def _accepts(self, alive: Mask, exact: Exact) -> bool:
         """Whether the output still depends on the input; if not, more layers are essential and keep a channel."""
