@@ -76,10 +76,10 @@ class Budget:
         weighted: whether pressure and shifts are in proportion to what an entry costs.
 
     Example:
-        >>> import diffsparse as ds
+        >>> import torch, diffsparse as ds
         >>> import torch.nn.functional as F
         >>> model = nn.Sequential(nn.Linear(8, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Linear(32, 2))
-        >>> model, x = ds.sparsify(model, start=0.5), torch.randn(64, 8)
+        >>> model, x = ds.sparsify(model, start=1.0), torch.randn(64, 8)
         >>> budget = Budget(model, x[:2], macs=0.5, steps=40)
         >>> optimizer = torch.optim.SGD(ds.parameter_groups(model), lr=0.1, momentum=0.9)
         >>> for _ in range(40):
