@@ -150,7 +150,7 @@ class Budget:
         """What the network costs now, as shares of the whole one."""
         if self.finished:
             return {name: getattr(self.history[-1], name) for name in METRICS}
-        return self._shares(self._steering.cost())
+        return self._shares(self._steering.observe())
 
     def penalty(self) -> Tensor:
         """The term to add to the loss: a scalar, zero once the cost is reached."""
@@ -183,7 +183,7 @@ class Budget:
     def _look(self) -> None:
         left = (1 - self._step / self.due) ** 3
         ramp = self._steering.limits.on_the_way(self._costs.whole, 1 - left)
-        self._pressure.steer(ramp.missing(self._steering.cost(), self._costs.whole), self._every / self.due)
+        self._pressure.steer(ramp.missing(self._steering.observe(), self._costs.whole), self._every / self.due)
         alive = self._steering.look(ramp.loosened(SLACK * left, self._costs.whole))
         self._note(self._costs.cost(alive), ramp, int(alive.sum()))
 

@@ -42,7 +42,8 @@ class Steering:
     ) -> None:
         self.entries, self.costs, self.limits = entries, costs, limits
         self._exact, self._weighted = exact, weighted
-        self.weights = self.group_weights(entries.alive())
+        self._margins = entries.margins()
+        self.weights = self.group_weights(self._margins > 0)
         """What an entry of each group costs, the mean over all entries being 1."""
         self._essential = set[int]()
         self._may_be_empty = set[int]()
@@ -56,9 +57,17 @@ class Steering:
         by_group = np.bincount(self.entries.group, weights=marginal) / self.entries.sizes
         return np.asarray(np.maximum(by_group / (marginal.mean() or 1.0), FLOOR))
 
+    def observe(self) -> Numbers:
+        """Read the gates; the cost of what lives, by the formula."""
+        self._margins = self.entries.margins()
+        return self.costs.cost(self._margins > 0)
+
     def look(self, limits: Limits) -> Mask:
-        """Shift thresholds if the cost is above `limits`, or below the final ones; the entries that live then."""
-        alive = self.alive()
+        """Shift thresholds if the cost is above `limits`, or below the final ones; the entries that live then.
+
+        It goes by what `observe` has read.
+        """
+        alive = np.asarray(self._margins > 0)
         self.weights = self.group_weights(alive)
         cost = self.costs.cost(alive)
         if limits.excess(cost) > 1:
@@ -69,7 +78,8 @@ class Steering:
 
     def land(self) -> None:
         """Shift thresholds so that the cost, counted exactly, is within the limits and no entry dies in vain."""
-        self.weights = self.group_weights(self.entries.alive())
+        self.observe()
+        self.weights = self.group_weights(self._margins > 0)
         exact = self._exact()
         self._steer(lambda: self._exact_deaths(exact))
         alive = self.entries.alive()
@@ -84,14 +94,6 @@ class Steering:
         if self.limits.excess(smallest) > 1:
             raise self._unreachable(smallest)
 
-    def cost(self) -> Numbers:
-        """What the network costs now, by the formula."""
-        return self.costs.cost(self.alive())
-
-    def alive(self) -> Mask:
-        """Which entries live, up to rounding."""
-        return np.asarray(self.entries.margins() > 0)
-
     def keep(self, model: nn.Module, kept: Mapping[str, list[int]]) -> Mask:
         """Go on with the gates of `model`, which became small; returns which groups are left.
 
@@ -105,6 +107,7 @@ class Steering:
         gates = dict(named_gates(model))
         self.entries, self.weights = GateEntries({name: gates[name] for name in names}), self.weights[groups]
         self.costs.keep(left)
+        self._margins = self.entries.margins()
         return groups
 
     def state_dict(self) -> dict[str, Any]:
@@ -132,26 +135,32 @@ class Steering:
     def _steer(self, decide: Callable[[], tuple[Mask, float]]) -> Mask:
         """Shift thresholds as decided; the entries that live then."""
         alive, shift = decide()
-        self._shift(alive, shift)
-        if not np.array_equal(self.alive(), alive):
+        if not self._shift(alive, shift):
             # no threshold can lie between shares that are equal up to rounding
             self.entries.separate(APART)
+            self._margins = self.entries.margins()
             alive, shift = decide()
             self._shift(alive, shift)
         return alive
 
-    def _shift(self, alive: Mask, shift: float) -> None:
+    def _shift(self, alive: Mask, shift: float) -> bool:
         """Shift thresholds by a common amount times their weights, a little less or more where an entry is very close.
 
-        No threshold moves on beyond all entries of its group: it would only be far from them later.
+        No threshold moves on beyond all entries of its group: it would only be far from them later. Returns False, and
+        shifts nothing, if some threshold finds no room between two entries.
         """
-        margins = self.entries.margins()
-        lowest, highest = self._extremes(margins)
-        _, below = self._extremes(np.where(alive, -np.inf, margins))
-        above, _ = self._extremes(np.where(alive, margins, np.inf))
-        distance = np.minimum((above - below) / 2, APART / 2)
+        lowest, highest = self._extremes(self._margins)
+        _, below = self._extremes(np.where(alive, -np.inf, self._margins))
+        above, _ = self._extremes(np.where(alive, self._margins, np.inf))
+        room = above - below
+        if (room < APART / 2).any():
+            return False
+        distance = np.minimum(room / 2, APART / 2)
         wanted = np.clip(shift * self.weights, np.minimum(lowest - BESIDE, 0), np.maximum(highest + BESIDE, 0))
-        self.entries.shift(np.clip(wanted, below + distance, above - distance))
+        by = np.clip(wanted, below + distance, above - distance)
+        self.entries.shift(by)
+        self._margins = self._margins - by[self.entries.group]
+        return True
 
     def _extremes(self, by_entry: Numbers) -> tuple[Numbers, Numbers]:
         """The smallest and the largest number of each group."""
@@ -160,7 +169,7 @@ class Steering:
 
     def _dies_at(self) -> Numbers:
         """At which common shift each entry dies; infinite for those without which the output would be constant."""
-        dies_at = self.entries.margins() / self.weights[self.entries.group]
+        dies_at = self._margins / self.weights[self.entries.group]
         for layer in self._essential:
             dies_at[self.costs.strongest_channel(layer, dies_at)] = np.inf
         return dies_at
