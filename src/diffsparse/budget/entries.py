@@ -113,7 +113,7 @@ class GateEntries:
         """Give the gates of `model`, a copy of the one these entries are from, values that are zero where dead."""
         start = 0
         for name, gate in self.gates.items():
-            part = torch.from_numpy(alive[start : start + gate.alpha.numel()]).double()
+            part = torch.from_numpy(alive[start : start + gate.alpha.numel()]).to(gate.alpha.device)
             start += gate.alpha.numel()
             copied = model.get_submodule(name)
             assert isinstance(copied, VectorGate)

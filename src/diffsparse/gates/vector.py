@@ -105,9 +105,13 @@ class VectorGate(Gate):
     @torch.no_grad()
     def set_alive(self, alive: Tensor) -> None:
         """Make these entries, shape (groups, entries), live alike and the others zero."""
-        values = alive / alive.sum(-1, keepdim=True).clamp_min(1)
-        made = type(self).from_values(values, rgf=self.rgf)
-        self.set_groups(made.alpha, made.beta)
+        count = alive.sum(-1).clamp_min(1)
+        half_of_a_share = torch.logit(0.5 / count.to(self.beta))
+        self.set_groups(self._alpha_of(alive).to(self.alpha), half_of_a_share)
+
+    def _alpha_of(self, alive: Tensor) -> Tensor:
+        """`alpha` with equal shares for these entries and next to none for the others."""
+        raise NotImplementedError
 
 
 class SignedGate(VectorGate):
@@ -163,6 +167,9 @@ class SignedGate(VectorGate):
         (rows,) = self.groups(self.alpha.detach())
         self.set_groups(rows * logarithm.exp(), self.beta)
 
+    def _alpha_of(self, alive: Tensor) -> Tensor:
+        return alive
+
     def _threshold_of(self, alpha: Tensor) -> Tensor:
         share = self.beta.double().sigmoid() * self.alpha.double().abs().sum() / alpha.double().abs().sum()
         return torch.logit(share)
@@ -212,6 +219,9 @@ class SimplexGate(VectorGate):
     def scale_magnitudes(self, logarithm: Tensor) -> None:
         (rows,) = self.groups(self.alpha.detach())
         self.set_groups(rows + logarithm, self.beta)
+
+    def _alpha_of(self, alive: Tensor) -> Tensor:
+        return torch.where(alive, 0.0, -100.0)
 
     def _threshold_of(self, alpha: Tensor) -> Tensor:
         left = torch.logsumexp(alpha.double(), 0) - torch.logsumexp(self.alpha.double(), 0)
