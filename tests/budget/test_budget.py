@@ -150,7 +150,8 @@ def test_several_shrinks_land_as_well(name: str, shrinks: int) -> None:
         optimizer.step()
         times += budget.step(optimizer)
         widths.append(sum(p.numel() for p in model.parameters()))
-    assert times == shrinks
+    # a network that could not go on shrinking waits until it is due
+    assert 1 <= times <= shrinks
     assert sorted(widths, reverse=True) == widths
     assert 0.4 < budget.cost["macs"] <= 0.5
     small = ds.measure(model, x[:2], latency=False)
@@ -351,6 +352,90 @@ def test_a_moving_average_follows_each_shrink(name: str, shrinks: int) -> None:
     assert ds.measure(average.model, x[:2], latency=False).macs == ds.measure(model, x[:2], latency=False).macs
     average.calibrate([x])
     torch.testing.assert_close(average.model.eval()(x), model.eval()(x), rtol=0.5, atol=0.2)
+
+
+class Scaled(nn.Module):
+    """A gate of one entry, which cannot die, beside one that can."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.bn, self.last = nn.Linear(6, 16), ds.SparseBatchNorm1d(16), nn.Linear(16, 3)
+        self.scale = ds.SignedGate(1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.last(F.relu(self.bn(self.first(x)))) * self.scale()
+
+
+@pytest.mark.parametrize("shrinks", [1, 3])
+def test_an_entry_that_is_alone_in_its_group_is_left_alone(shrinks: int) -> None:
+    torch.manual_seed(0)
+    model, x = Scaled(), torch.randn(16, 6)
+    budget = Budget(model, x[:2], macs=0.5, steps=60, shrinks=shrinks)
+    optimizer = torch.optim.SGD(ds.parameter_groups(model), lr=0.05)
+    train(model, x, budget, optimizer, 17)
+    if shrinks == 1:
+        assert 0.3 < model.scale().item() < 0.7
+    train(model, x, budget, optimizer, 43)
+    assert 0.4 < budget.cost["macs"] <= 0.5
+
+
+class Residual(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.bn = nn.Conv2d(3, 12, 3, 1, 1), nn.BatchNorm2d(12)
+        self.convs = nn.ModuleList(nn.Conv2d(12, 12, 3, 1, 1) for _ in range(2))
+        self.bns = nn.ModuleList(nn.BatchNorm2d(12) for _ in range(2))
+        self.head = nn.Linear(12, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = F.relu(self.bn(self.stem(x)))
+        for conv, bn in zip(self.convs, self.bns, strict=True):
+            x = F.relu(x + bn(conv(x)))
+        return self.head(x.mean((2, 3)))
+
+
+@pytest.mark.parametrize("kind", ["momentum", "adam"])
+def test_several_shrinks_of_a_residual_stream_land(kind: str) -> None:
+    torch.manual_seed(0)
+    model, x = ds.sparsify(Residual(), start=1.0), torch.randn(8, 3, 6, 6)
+    budget = Budget(model, x[:2], macs=0.3, steps=60, shrinks=3)
+    train(model, x, budget, optimizer_of(model, kind), 60)
+    assert 0.2 < budget.cost["macs"] <= 0.3
+    assert ds.measure(model, x[:2], latency=False).macs == budget.small.after.macs
+
+
+def test_after_an_error_at_the_landing_the_next_step_tries_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, x = gated("chain")
+    budget = Budget(model, x[:2], macs=0.5, steps=3)
+    with pytest.raises(SparsityError, match="step needs the optimiser"):
+        budget.step(None)  # type: ignore[arg-type]
+    optimizer = optimizer_of(model)
+    with monkeypatch.context() as patch:
+        patch.setattr("diffsparse.budget.budget.compact", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            budget.step(optimizer)
+    assert budget.step(optimizer)
+    assert budget.finished
+
+
+def test_a_state_of_another_budget_is_refused_before_anything_changes() -> None:
+    model, x = gated("chain")
+    budget = Budget(model, x[:2], macs=0.5, steps=4)
+    train(model, x, budget, optimizer_of(model), 4)
+    other, _ = gated("chain")
+    with pytest.raises(SparsityError, match=r"that budget was .*, this one is"):
+        Budget(other, x[:2], macs=0.4, steps=4).load_state_dict(budget.state_dict())
+    assert list(named_gates(other))
+
+
+def test_a_sum_that_the_formula_cannot_follow_is_counted_exactly() -> None:
+    torch.manual_seed(0)
+    parts = [nn.Linear(16, 16), nn.Linear(16, 16), nn.Identity(), nn.Linear(16, 16)]
+    model = nn.Sequential(nn.Linear(6, 16), ds.SparseSum(parts), nn.Linear(16, 3))
+    x = torch.randn(16, 6)
+    budget = Budget(model, x[:2], params=0.6, steps=10)
+    train(model, x, budget, torch.optim.SGD(ds.parameter_groups(model), lr=0.01), 10)
+    assert budget.cost["params"] <= 0.6
 
 
 def test_rectified_gradient_flow_behind_a_relu_is_warned_of() -> None:

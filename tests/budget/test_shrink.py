@@ -158,8 +158,16 @@ def test_what_the_user_keeps_in_a_module_stays_the_same_object() -> None:
     torch.manual_seed(0)
     model = ds.sparsify(Net(), start=0.5)
     seen, notes = model.seen, model.notes
+    calls: list[int] = []
+    handle = model.layers[1].register_forward_hook(lambda *_: calls.append(1))
     model.layers[1].gate.set_alive(torch.arange(32)[None] < 8)
     shrink_in_place(model, ds.compact(model, torch.randn(2, 8)), None)
     assert model.layers[0].out_features == 8
     assert model.seen is seen
     assert model.notes is notes
+    calls.clear()
+    model(torch.randn(4, 8))
+    assert calls == [1]
+    handle.remove()
+    model(torch.randn(4, 8))
+    assert calls == [1]

@@ -13,7 +13,7 @@ from diffsparse.budget.entries import GateEntries
 from diffsparse.budget.exact import Exact
 from diffsparse.budget.limits import METRICS, Limits, Numbers
 from diffsparse.budget.pressure import Pressure
-from diffsparse.budget.regate import check_can_regate, regate
+from diffsparse.budget.regate import Regated, check_can_regate, regate
 from diffsparse.budget.rgf import warn_of_idle_rgf
 from diffsparse.budget.shrink import shrink_in_place
 from diffsparse.budget.steering import Steering
@@ -21,7 +21,7 @@ from diffsparse.compaction import Compacted, Plan, apply_plan, compact
 from diffsparse.compaction.materialise import check_model, materialise
 from diffsparse.errors import SparsityError, SparsityWarning, require_number, require_whole
 from diffsparse.example import Example
-from diffsparse.gates import chosen_gates
+from diffsparse.gates import chosen_gates, named_gates
 from diffsparse.gating import warn_of_idle_gates
 from diffsparse.penalties import Norm
 from diffsparse.selection import Selection
@@ -30,6 +30,8 @@ STRENGTH = 4e-4
 """Lambda of the pressure at first."""
 SLACK = 0.1
 """How far above the ramp the cost may be, as a share of the whole, before thresholds are shifted; none at last."""
+WASTE = 1.02
+"""A network becomes small before it is due only if it can go on to within this factor of what the formula says."""
 EVERY, LOOKS = 10, 20
 """Steps between looks, and the least number of looks where there are as many steps."""
 
@@ -126,6 +128,8 @@ class Budget:
         limits = Limits.asked({"macs": macs, "params": params, "bytes": bytes}, self._costs.whole)
         self._steering = Steering(entries, self._costs, limits, self._exact, weighted=weighted)
         self._steering.check_reachable()
+        shares = self._steering.limits.shares(self._costs.whole)
+        self._made_for = {"steps": steps, "due": self.due, "shrinks": sorted(self._shrinks_at), "limits": shares}
         self._step, self._warned = 0, False
         self._plans: list[Plan] = []
         self._small: Compacted[Any] | None = None
@@ -159,26 +163,36 @@ class Budget:
             return next(self.model.parameters()).new_zeros(())
         return self._pressure.term(self._steering.weights)
 
-    def step(self, optimizer: Optimizer | None = None) -> bool:
+    def step(self, optimizer: Optimizer) -> bool:
         """Look and steer; call it after each step of the optimiser.
 
         When it is time, this makes model and optimiser small in place, verified on a copy first. It returns True then:
         wrap the model in DistributedDataParallel again, and make anew what holds parameters of the old shape.
         """
-        if self._step == 0 and optimizer is not None:
+        if not isinstance(optimizer, Optimizer):
+            raise SparsityError(
+                f"step needs the optimiser of the model, which becomes small with it, got {optimizer!r:.50}"
+            )
+        if self._step == 0:
             warn_of_idle_gates(self.model, optimizer)
         self._step += 1
         if self.finished:
             self._warn_of_extra_steps(self._step)
             return False
+        try:
+            return self._look_and_shrink(optimizer)
+        except Exception:
+            # whoever mends what is wrong may go on from here
+            self._step -= 1
+            raise
+
+    def _look_and_shrink(self, optimizer: Optimizer) -> bool:
         shrinks = self._step in self._shrinks_at
         if self._step == self.due:
             self._steering.land()
         elif shrinks or self._step % self._every == 0:
             self._look()
-        if shrinks:
-            self._shrink(optimizer)
-        return shrinks
+        return shrinks and self._shrink(optimizer)
 
     def _look(self) -> None:
         left = (1 - self._step / self.due) ** 3
@@ -195,26 +209,40 @@ class Budget:
     def _shares(self, cost: Numbers) -> dict[str, float]:
         return dict(zip(METRICS, (cost / self._costs.whole).tolist(), strict=True))
 
-    def _shrink(self, optimizer: Optimizer | None) -> None:
-        small = compact(self.model, self.example.inputs)
-        if self._step == self.due:
+    def _shrink(self, optimizer: Optimizer) -> bool:
+        small, last = compact(self.model, self.example.inputs), self._step == self.due
+        regated = None if last else regate(self.model, small)
+        if regated is not None and not self._can_go_on(regated):
+            return False
+        alive = int(self._steering.entries.alive().sum())
+        self._adopt(small, regated, optimizer)
+        if last:
             cost = np.array([getattr(small.after, name) for name in METRICS], float)
-            self._note(cost, self._steering.limits, int(self._steering.entries.alive().sum()))
-        self._adopt(small, optimizer, last=self._step == self.due)
+            self._note(cost, self._steering.limits, alive)
+        return True
 
-    def _adopt(self, small: Compacted[Any], optimizer: Optimizer | None, *, last: bool) -> None:
-        """Make model and optimiser what `small` is; unless it is the last time, gates live on."""
+    def _can_go_on(self, regated: Regated) -> bool:
+        """Whether the network, once small, could still become as small as the formula says; adaptors may prevent it."""
+        kept = self._steering.entries.mask(regated.kept)
+        gates = {name: gate for name, gate in named_gates(regated.small.model) if name in self._steering.entries.gates}
+        entries = GateEntries(gates)
+        pattern, alive = entries.random_patterns(1)[0], np.zeros(len(kept), bool)
+        alive[kept] = pattern
+        real = Exact(regated.small.model, self.example, entries).cost(pattern)
+        return bool((real[:2] <= WASTE * self._costs.cost(alive)[:2]).all())
+
+    def _adopt(self, small: Compacted[Any], regated: Regated | None, optimizer: Optimizer | None) -> None:
+        """Make model and optimiser what `small` is; unless it is the last time, gates live on, as in `regated`."""
         self._plans.append(replace(small.plan, earlier=()))
         original = materialise(self.model).to("meta")
-        if last:
+        if regated is None:
             shrink_in_place(self.model, small, optimizer)
         else:
-            regated = regate(self.model, small)
             shrink_in_place(self.model, regated.with_gate_slices(), optimizer, gates_stay=True)
             groups = self._steering.keep(self.model, regated.kept)
             self._pressure.keep(self._steering.entries, groups)
         self._small = replace(small, model=self.model, original=original, known_before=self._costs.measured)
-        self.finished = last
+        self.finished = regated is None
 
     def _warn_of_extra_steps(self, step: int) -> None:
         if step > self.steps and not self._warned:
@@ -225,6 +253,7 @@ class Budget:
     def state_dict(self) -> dict[str, Any]:
         """Where the budget is, as plain data, for a checkpoint; model and optimiser have states of their own."""
         return {
+            "made_for": self._made_for,
             "step": self._step,
             "history": [asdict(look) for look in self.history],
             "steering": self._steering.state_dict(),
@@ -241,6 +270,8 @@ class Budget:
         if self._step:
             raise SparsityError("load the state into a new budget, before its first step")
         try:
+            if state["made_for"] != self._made_for:
+                raise ValueError(f"that budget was {state['made_for']}, this one is {self._made_for}")
             step, history = int(state["step"]), [Look(**look) for look in state["history"]]
             plans = [Plan.from_json(plan) for plan in state["plans"]]
             for number, plan in enumerate(plans, 1):
@@ -251,7 +282,8 @@ class Budget:
                     original=self.model,
                     example=self.example,
                 )
-                self._adopt(small, optimizer, last=step >= self.due and number == len(plans))
+                last = step >= self.due and number == len(plans)
+                self._adopt(small, None if last else regate(self.model, small), optimizer)
             self._steering.load_state_dict(state["steering"])
             self._pressure.load_state_dict(state["pressure"])
         except (LookupError, TypeError, ValueError) as error:

@@ -1,5 +1,6 @@
 """The term of the loss that raises thresholds."""
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -31,7 +32,8 @@ class Pressure:
 
     def __init__(self, entries: GateEntries, norm: Norm | None, strength: float) -> None:
         self._entries, self._norm, self._first = entries, norm, strength
-        self._sizes = entries.sizes
+        # an entry that is alone in its group cannot die
+        self._sizes = np.where(entries.sizes == 1, 0, entries.sizes)
         self._factor, self._share = 1.0, 1.0
         self._sent: tuple[Numbers, float, Tensor] | None = None
 
@@ -48,7 +50,7 @@ class Pressure:
 
     def keep(self, entries: GateEntries, groups: Mask) -> None:
         """Go on with what is left of the entries; a group that became smaller is pressed as hard as before."""
-        self._entries, self._sizes = entries, self._sizes[groups]
+        self._entries, self._sizes = entries, np.where(entries.sizes == 1, 0, self._sizes[groups])
 
     def term(self, weights: Numbers) -> Tensor:
         """The term, for these weights of groups."""

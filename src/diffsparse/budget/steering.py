@@ -46,7 +46,7 @@ class Steering:
         self.weights = self.group_weights(self._margins > 0)
         """What an entry of each group costs, the mean over all entries being 1."""
         self._essential = set[int]()
-        self._may_be_empty = set[int]()
+        self._may_be_empty: list[set[int]] = []
 
     def group_weights(self, alive: Mask) -> Numbers:
         """What one more entry of each group costs now, for the limit that is hardest to reach; the mean is 1."""
@@ -70,7 +70,7 @@ class Steering:
         alive = np.asarray(self._margins > 0)
         self.weights = self.group_weights(alive)
         cost = self.costs.cost(alive)
-        if limits.excess(cost) > 1:
+        if limits.excess(cost) > 1 or not self._is_connected(alive):
             return self._steer(lambda: self._deaths(limits, int((~alive).sum())))
         if self.limits.excess(cost) < 1:
             return self._steer(lambda: self._deaths(self.limits, int((~alive).sum())))
@@ -90,9 +90,12 @@ class Steering:
         """Raise, with the smallest cost that can be reached, if the limits are below it."""
         if self.limits.excess(self.costs.cost(self.entries.one_per_group())) <= 1:
             return
-        smallest = self.costs.cost(self._deaths(self.limits)[0])
-        if self.limits.excess(smallest) > 1:
-            raise self._unreachable(smallest)
+        fewest = self._deaths(self.limits)[0]
+        if self.limits.excess(self.costs.cost(fewest)) > 1:
+            # the formula counts some channels as alive that are not
+            smallest = self._exact().cost(fewest)
+            if self.limits.excess(smallest) > 1:
+                raise self._unreachable(smallest)
 
     def keep(self, model: nn.Module, kept: Mapping[str, list[int]]) -> Mask:
         """Go on with the gates of `model`, which became small; returns which groups are left.
@@ -112,8 +115,11 @@ class Steering:
 
     def state_dict(self) -> dict[str, Any]:
         """What cannot be computed from the gates."""
-        found = {"essential": self._essential, "may_be_empty": self._may_be_empty}
-        return {"weights": self.weights.tolist()} | {name: sorted(layers) for name, layers in found.items()}
+        return {
+            "weights": self.weights.tolist(),
+            "essential": sorted(self._essential),
+            "may_be_empty": [sorted(proven) for proven in self._may_be_empty],
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what `state_dict` gave."""
@@ -121,7 +127,8 @@ class Steering:
         if weights.shape != self.weights.shape:
             raise ValueError(f"it is of {len(weights)} groups of gates, and there are {len(self.weights)}")
         self.weights = weights
-        self._essential, self._may_be_empty = set(state["essential"]), set(state["may_be_empty"])
+        self._essential = set(state["essential"])
+        self._may_be_empty = [set(proven) for proven in state["may_be_empty"]]
 
     def _unreachable(self, cost: Numbers) -> SparsityError:
         shares, reached = self.limits.shares(self.costs.whole), Limits(cost).shares(self.costs.whole)
@@ -157,7 +164,7 @@ class Steering:
             return False
         distance = np.minimum(room / 2, APART / 2)
         wanted = np.clip(shift * self.weights, np.minimum(lowest - BESIDE, 0), np.maximum(highest + BESIDE, 0))
-        by = np.clip(wanted, below + distance, above - distance)
+        by = np.where(self.entries.sizes == 1, 0.0, np.clip(wanted, below + distance, above - distance))
         self.entries.shift(by)
         self._margins = self._margins - by[self.entries.group]
         return True
@@ -179,7 +186,7 @@ class Steering:
         while True:
             dies_at = self._dies_at()
             alive, shift = _fewest_deaths(dies_at, lambda mask: limits.excess(self.costs.cost(mask)) <= 1, guess)
-            if self.costs.empty_layers(alive) <= self._may_be_empty or self._accepts(alive, self._exact()):
+            if self._is_connected(alive):
                 return alive, shift
 
     def _exact_deaths(self, exact: Exact) -> tuple[Mask, float]:
@@ -211,13 +218,18 @@ class Steering:
                 full.add(group)
         return now
 
+    def _is_connected(self, alive: Mask) -> bool:
+        """Whether the output still depends on the input; a recording tells, unless as many layers were empty before."""
+        empty = self.costs.empty_layers(alive)
+        return not empty or any(empty <= proven for proven in self._may_be_empty) or self._accepts(alive, self._exact())
+
     def _accepts(self, alive: Mask, exact: Exact) -> bool:
         """Whether the output still depends on the input; if not, more layers are essential and keep a channel."""
         empty = self.costs.empty_layers(alive)
         if exact.keeps_output(alive):
-            self._may_be_empty |= empty
+            self._may_be_empty = [proven for proven in self._may_be_empty if not proven <= empty] + [empty]
             return True
-        new = empty - self._may_be_empty
+        new = empty.difference(*self._may_be_empty) or empty
         guilty = {layer for layer in new if not exact.keeps_output(self.costs.without_layer(layer))}
         more = (guilty or new) - self._essential
         if not more:
@@ -270,7 +282,7 @@ def least(holds: Callable[[int], bool], most: int, guess: int | None = None) -> 
         else:
             while middle < most and not holds(min(middle + step, most)):
                 middle, step = min(middle + step, most), 2 * step
-            low, high = middle + 1, min(middle + step, most)
+            low, high = min(middle + 1, most), min(middle + step, most)
     while low < high:
         middle = (low + high) // 2
         low, high = (low, middle) if holds(middle) else (middle + 1, high)

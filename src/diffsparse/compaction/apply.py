@@ -16,7 +16,7 @@ from diffsparse.module_tree import modules_by_name, tensors_by_name
 
 Model = TypeVar("Model", bound=nn.Module)
 
-_PLAN = "_diffsparse_plan"
+PLAN = "_diffsparse_plan"
 """Attribute of a compact model: how it was made."""
 
 
@@ -57,7 +57,7 @@ def apply_plan(model: Model, plan: Plan) -> Model:
 
 def plan_of(model: nn.Module) -> Plan | None:
     """The plan that made a compact model; None for any other."""
-    return vars(model).get(_PLAN)
+    return vars(model).get(PLAN)
 
 
 def with_earlier(plan: Plan, model: nn.Module) -> Plan:
@@ -98,7 +98,7 @@ def shrink_in_place(model: nn.Module, plan: Plan) -> nn.Module:
         action.apply(edit, name)
     for module in edit.modules.values():
         vars(module).update(true_attributes(module))
-    vars(model)[_PLAN] = with_earlier(plan, model) if not plan.earlier else plan
+    vars(model)[PLAN] = with_earlier(plan, model) if not plan.earlier else plan
     return model
 
 
