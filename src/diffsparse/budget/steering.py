@@ -186,7 +186,7 @@ class Steering:
         while True:
             dies_at = self._dies_at()
             alive, shift = _fewest_deaths(dies_at, lambda mask: limits.excess(self.costs.cost(mask)) <= 1, guess)
-            if self._is_connected(alive):
+            if self._is_connected(alive) or self._accepts(alive, self._exact()):
                 return alive, shift
 
     def _exact_deaths(self, exact: Exact) -> tuple[Mask, float]:
@@ -221,14 +221,18 @@ class Steering:
     def _is_connected(self, alive: Mask) -> bool:
         """Whether the output still depends on the input; a recording tells, unless as many layers were empty before."""
         empty = self.costs.empty_layers(alive)
-        return not empty or any(empty <= proven for proven in self._may_be_empty) or self._accepts(alive, self._exact())
+        if not empty or any(empty <= proven for proven in self._may_be_empty):
+            return True
+        connected = self._exact().keeps_output(alive)
+        if connected:
+            self._may_be_empty = [proven for proven in self._may_be_empty if not proven <= empty] + [empty]
+        return connected
 
     def _accepts(self, alive: Mask, exact: Exact) -> bool:
         """Whether the output still depends on the input; if not, more layers are essential and keep a channel."""
-        empty = self.costs.empty_layers(alive)
         if exact.keeps_output(alive):
-            self._may_be_empty = [proven for proven in self._may_be_empty if not proven <= empty] + [empty]
             return True
+        empty = self.costs.empty_layers(alive)
         new = empty.difference(*self._may_be_empty) or empty
         guilty = {layer for layer in new if not exact.keeps_output(self.costs.without_layer(layer))}
         more = (guilty or new) - self._essential
