@@ -1,6 +1,7 @@
 # make demo   train a small gated net on digits and print a table
 # make test   run lint, type checks and tests
-# make fuzz   compact 10,000 random networks and compare outputs (COUNT=..., SEED=...)
+# make fuzz   compact 10,000 random networks and compare outputs (COUNT=..., SEED=..., RECORD=file to go on with)
+# make architectures  compact many half-dead networks, compare, and write the table in docs/compaction.md (PROCESSES=...)
 # make bench  run the benchmarks and write benchmarks/results
 # Each command first sets up .venv with pinned versions, and reuses it until pyproject.toml or constraints.txt change.
 
@@ -12,7 +13,7 @@ READY := $(VENV)/.ready
 export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: demo test lint types pytest fuzz format bench clean
+.PHONY: demo test lint types pytest fuzz architectures format bench clean
 .DEFAULT_GOAL := test
 
 $(READY): pyproject.toml constraints.txt
@@ -44,8 +45,12 @@ format: $(READY)
 
 COUNT ?= 10000
 SEED ?= 0
+PROCESSES ?= 2
 fuzz: $(READY)
-	OMP_NUM_THREADS=1 $(BIN)/python -m tests.compaction.fuzz --count $(COUNT) --seed $(SEED)
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.compaction.fuzz --count $(COUNT) --seed $(SEED) --processes $(PROCESSES) $(if $(RECORD),--record $(RECORD))
+
+architectures: $(READY)
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.compaction.architectures --write --processes $(PROCESSES)
 
 bench: $(READY)
 	$(BIN)/python -m pip install --quiet --editable ".[bench]"

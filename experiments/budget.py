@@ -3,8 +3,8 @@
     python experiments/budget.py quick --data-root DIR
 
 All methods train the same network on the same images for the same number of epochs. Each run is written to
-`--runs`; finished ones are not repeated, so the command can be stopped and started. `--summary` writes
-experiments/results/budget-SETTING.json from the runs there are.
+`--runs`. `--summary` collects them in experiments/results/budget-SETTING.json. Runs that are in either place are not
+repeated, so the command can be stopped and started, also on another machine.
 """
 
 import argparse
@@ -63,6 +63,7 @@ class Comparison:
         self.images = Images(root, self.setting.side)
         self.folder = runs / f"budget-{name}"
         self.folder.mkdir(parents=True, exist_ok=True)
+        self.known = {(run["method"], run["budget"], run["seed"]) for run in read_runs(self.folder, name)}
         self.example = self.images.test[:2]
 
     def fresh(self, seed: int, factor: float = 1.0) -> nn.Module:
@@ -75,10 +76,12 @@ class Comparison:
         return self.folder / f"{method.replace(' ', '_').replace('/', 'over')}-{budget:g}-{seed}.json"
 
     def run(self, method: str, budget: float, seed: int) -> None:
-        """Make a run, unless it is there."""
-        path = self.path(method, budget, seed)
-        if path.exists():
-            return
+        """Make a run, unless its record is there."""
+        if (method, budget, seed) not in self.known:
+            self.make(method, budget, seed)
+
+    def make(self, method: str, budget: float, seed: int) -> None:
+        """Make a run and write its network and its record."""
         if method == "plain":
             training = self._plain(seed)
         elif method == "uniform, from scratch":
@@ -91,9 +94,9 @@ class Comparison:
             training = self._scratch(budget, seed)
         else:
             raise SystemExit(f"there is no method {method!r}")
-        self._write(path, training, method, budget, seed)
+        self._write(training, method, budget, seed)
 
-    def _write(self, path: Path, training: Training, method: str, budget: float, seed: int) -> None:
+    def _write(self, training: Training, method: str, budget: float, seed: int) -> None:
         cost = ds.measure(training.model, self.example[:1], latency=False)
         whole = ds.measure(self.fresh(seed), self.example[:1], latency=False)
         result = {
@@ -108,6 +111,7 @@ class Comparison:
             "seconds": training.seconds,
             "versions": {"torch": torch.__version__, "python": platform.python_version(), "diffsparse": ds.__version__},
         }
+        path = self.path(method, budget, seed)
         torch.save(training.model, path.with_suffix(".pt"))
         _write_json(path, result)
         print(f"{method} {budget:g} seed {seed}: {result['accuracy']:.2%} at {result['macs']:.1%}", flush=True)
@@ -138,7 +142,8 @@ class Comparison:
     def _scratch(self, budget: float, seed: int) -> Training:
         """The architecture that our method has found with this seed, from a fresh start."""
         found = self.path("budget", budget, seed).with_suffix(".pt")
-        self.run("budget", budget, seed)
+        if not found.exists():
+            self.make("budget", budget, seed)
         model: nn.Module = torch.load(found, weights_only=False)
         torch.manual_seed(seed)
         for module in model.modules():

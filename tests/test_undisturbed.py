@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import nn
 
-from diffsparse.module_tree import undisturbed
+from diffsparse.undisturbed import undisturbed
 
 CPU = torch.device("cpu")
 
@@ -79,3 +79,33 @@ def test_random_state_of_the_gpu_comes_back():
     with undisturbed(nn.Identity(), device=torch.device("cuda")):
         torch.rand(3, device="cuda")
     assert torch.equal(torch.cuda.get_rng_state(), state)
+
+
+def test_attributes_and_collections_come_back():
+    class Remembers(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.seen, self.last, self.table = [], None, {"deep": [1]}
+
+        def forward(self, x):
+            self.seen.append(x)
+            self.table["deep"].append(2)
+            self.last, self.new = x, x
+            return x
+
+    model = Remembers()
+    with undisturbed(model, device=CPU):
+        model(torch.zeros(1))
+        assert model.seen
+    assert (model.seen, model.last, model.table) == ([], None, {"deep": [1]})
+    assert not hasattr(model, "new")
+
+
+@pytest.mark.parametrize("hooks", [False, True])
+def test_what_hooks_hold_comes_back_if_asked_for(hooks):
+    seen = []
+    model = nn.Identity()
+    model.register_forward_hook(lambda module, args, output: seen.append(output))
+    with undisturbed(model, device=CPU, hooks=hooks):
+        model(torch.zeros(1))
+    assert len(seen) == (0 if hooks else 1)

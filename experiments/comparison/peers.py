@@ -16,6 +16,7 @@ import diffsparse as ds
 from comparison.loop import Training
 from diffsparse.budget.cost_model import CostModel
 from diffsparse.budget.entries import GateEntries
+from diffsparse.example import Example
 from diffsparse.gates import chosen_gates
 from diffsparse.methods.method import batch_norms
 
@@ -108,7 +109,7 @@ def by_scale_over_cost(model: nn.Module, example: Tensor, share: float) -> nn.Mo
     sizes = torch.cat([norm.weight.detach().abs() for norm in batch_norms(model)]).double().numpy()
     gated = ds.sparsify(copy.deepcopy(model), start=0.5)
     entries = GateEntries(chosen_gates(gated, None))
-    costs = CostModel(gated, ds_example(example), entries)
+    costs = CostModel(gated, Example.of(example), entries)
     alive, order = np.ones(len(sizes), bool), list[int]()
     for round_ in range(ROUNDS):
         goal = whole * (1 - (1 - share) * (round_ + 1) / ROUNDS)
@@ -123,13 +124,6 @@ def by_scale_over_cost(model: nn.Module, example: Tensor, share: float) -> nn.Mo
             order.append(int(entry))
     rest = [int(entry) for entry in ranking if alive[entry]]
     return _without(model, example, np.array(order + rest), share * whole)
-
-
-def ds_example(example: Tensor) -> Any:
-    """The example in the form that the cost model takes."""
-    from diffsparse.example import Example
-
-    return Example.of(example)
 
 
 def _without(model: nn.Module, example: Tensor, order: Any, macs: float) -> nn.Module:
@@ -166,12 +160,12 @@ def _compact_without(model: nn.Module, example: Tensor, dead: Any, sizes: list[i
         return ds.compact(masked.eval(), example)
 
 
-def torch_pruning(name: str, importance: Callable[[], Any]) -> Cut:
-    """The cut of one of Torch-Pruning's pruners."""
+def torch_pruning(name: str, importance: Callable[[], Any], *, over_layers: bool = True) -> Cut:
+    """The cut of one of Torch-Pruning's pruners; each layer loses the same share unless they compete over layers."""
 
     def cut(model: nn.Module, example: Tensor, share: float) -> nn.Module:
         whole, small = ds.measure(model, example, latency=False).macs, copy.deepcopy(model)
-        pruner = _pruner(name, importance(), small, example)
+        pruner = _pruner(name, importance(), small, example, global_pruning=over_layers)
         for _ in range(pruner.iterative_steps):
             pruner.step()
             if ds.measure(small, example, latency=False).macs <= share * whole:
@@ -181,11 +175,13 @@ def torch_pruning(name: str, importance: Callable[[], Any]) -> Cut:
     return cut
 
 
-def _pruner(name: str, importance: Any, model: nn.Module, example: Tensor, **options: Any) -> Any:
+def _pruner(
+    name: str, importance: Any, model: nn.Module, example: Tensor, global_pruning: bool = True, **options: Any
+) -> Any:
     last = [module for module in model.modules() if isinstance(module, nn.Linear)][-1]
     with torch.enable_grad():
         return getattr(tp.pruner, name)(
-            model, example, importance=importance, global_pruning=True, pruning_ratio=1.0,
+            model, example, importance=importance, global_pruning=global_pruning, pruning_ratio=1.0,
             iterative_steps=math.ceil(1 / STEP), ignored_layers=[last], in_channel_groups={}, out_channel_groups={},
             num_heads={}, **options,
         )  # fmt: skip
@@ -207,6 +203,9 @@ PEERS = {
     "proximal l1": Peer("proximal", by_scale),
     "torch-pruning, magnitude": Peer(
         "plain", torch_pruning("MagnitudePruner", lambda: tp.importance.MagnitudeImportance(p=2))
+    ),
+    "torch-pruning, magnitude, same share of each layer": Peer(
+        "plain", torch_pruning("MagnitudePruner", lambda: tp.importance.MagnitudeImportance(p=2), over_layers=False)
     ),
     "torch-pruning, group norm": Peer(
         "tp-group-norm", torch_pruning("GroupNormPruner", tp.importance.GroupMagnitudeImportance)

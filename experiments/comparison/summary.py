@@ -2,6 +2,7 @@
 
 import json
 import statistics
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -51,10 +52,10 @@ def _row(budget: float, method: str, runs: list[Mapping[str, Any]]) -> dict[str,
 
 
 def add_latency(folder: Path, runs: list[dict[str, Any]], images: Tensor) -> None:
-    """Time the networks of seed 0, all in turns on one thread, and note it in their records."""
-    timed = [
-        (run, folder / run["file"]) for run in runs if run["seed"] == 0 and (folder / run.get("file", "-")).exists()
-    ]
+    """Time one network of each row, all in turns on one thread, and note it in their records."""
+    here = [run for run in runs if (folder / run.get("file", "-")).exists()]
+    seed = Counter(run["seed"] for run in here).most_common(1)[0][0] if here else None
+    timed = [(run, folder / run["file"]) for run in here if run["seed"] == seed]
     models = [torch.load(path, weights_only=False).eval() for _, path in timed]
     for (run, _), cost in zip(timed, measure_in_turns(models, images), strict=True):
         assert cost.latency is not None

@@ -15,7 +15,7 @@ from diffsparse.compaction import Compacted, Plan, apply_plan, compact, register
 from diffsparse.errors import CheckpointError, SparsityError, SparsityWarning
 from diffsparse.export import export_onnx
 from diffsparse.gates import MatrixGate, SignedGate, SimplexGate
-from diffsparse.gating import parameter_groups, sparsify, sparsity
+from diffsparse.gating import gating_report, parameter_groups, sparsify, sparsity
 from diffsparse.measuring import Comparison, Measurement, measure
 from diffsparse.nn import (
     GraphConvolution,
@@ -70,6 +70,7 @@ __all__ = [
     "compact",
     "export_onnx",
     "functional",
+    "gating_report",
     "load",
     "measure",
     "parameter_groups",

@@ -62,12 +62,31 @@ class Example:
         """The device of the first tensor."""
         return self.tensors[0].device
 
+    @property
+    def samples(self) -> int:
+        """The size that every tensor has in dimension 0, usually the batch; 1 if the sizes differ."""
+        sizes = {tensor.shape[0] if tensor.dim() > 0 else 1 for tensor in self.tensors}
+        return sizes.pop() if len(sizes) == 1 else 1
+
+    def first_sample(self) -> "Example":
+        """The example with the first entry of each tensor only."""
+        first = {key: map_tensors(lambda tensor: tensor[:1], value) for key, value in vars(self).items()}
+        return Example(**first)
+
     def run(self, model: nn.Module) -> Any:
         """Call `model`; if it raises, the error names the shapes and keeps the cause."""
         try:
             return model(*self.args, **self.kwargs)
         except Exception as error:
-            raise SparsityError(f"{type(model).__name__} does not run on the example ({self}): {error}") from error
+            words = f"{type(model).__name__} does not run on the example ({self}): {error}{self._hint(error)}"
+            raise SparsityError(words) from error
+
+    def _hint(self, error: Exception) -> str:
+        """What to look at where an index is out of range."""
+        whole = [t for t in self.tensors if not t.is_floating_point() and t.dtype != torch.bool and not t.is_complex()]
+        if not whole or not isinstance(error, IndexError):
+            return ""
+        return f"; its whole numbers go up to {max(int(tensor.max()) for tensor in whole)}, perhaps beyond a vocabulary"
 
     def __str__(self) -> str:
         named = (f"{key}={_describe(value)}" for key, value in self.kwargs.items())

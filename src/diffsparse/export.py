@@ -15,19 +15,23 @@ from diffsparse.compaction.verify import difference
 from diffsparse.errors import SparsityError, require_module, require_number
 from diffsparse.example import Example, map_tensors, tensors_in
 from diffsparse.files import replacing
-from diffsparse.module_tree import undisturbed
+from diffsparse.undisturbed import undisturbed
 
 TOLERANCE = 1e-3
 OTHER_BATCH = 3
 
 
 def export_onnx(
-    model: nn.Module, example_inputs: Any, path: str | os.PathLike[str], *, tolerance: float = TOLERANCE
+    model: nn.Module | Compacted[Any],
+    example_inputs: Any,
+    path: str | os.PathLike[str],
+    *,
+    tolerance: float = TOLERANCE,
 ) -> float:
     """Write `model` as ONNX with a dynamic batch, run it with onnxruntime and compare; needs the `onnx` extra.
 
     Args:
-        model: usually the model of a `Compacted`; it is exported in eval mode and left as it is.
+        model: any model, or what `compact` returned; it is exported in eval mode and left as it is.
         example_inputs: a tensor, a tuple of positional arguments or a dictionary of keyword arguments; the first
             dimension of every tensor, nested ones too, is the batch.
         path: the file to write; it appears, or replaces what was there, only after the comparison.
@@ -44,9 +48,7 @@ def export_onnx(
         import onnxruntime
     except ImportError:
         raise SparsityError("exporting needs onnx; install it with: pip install 'diffsparse[onnx]'") from None
-    if isinstance(model, Compacted):
-        raise SparsityError("model must be a torch.nn.Module, got a Compacted; give its .model")
-    require_module("model", model)
+    model = require_module("model", model.model if isinstance(model, Compacted) else model)
     require_number("tolerance", tolerance, low=0)
     example = Example.of(example_inputs)
     with replacing(path) as file, undisturbed(model, device=example.device):

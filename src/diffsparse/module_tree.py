@@ -1,16 +1,26 @@
-"""The modules and tensors of a model: find, replace and unwrap them, and run a model without leaving a trace."""
+"""The modules and tensors of a model: find, replace and unwrap them."""
 
-from collections.abc import Container, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Container, Mapping
 from itertools import chain
-from typing import TypeVar, cast
+from typing import Any, Protocol, TypeVar, cast
 
-import torch
 from torch import Tensor, nn
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
 Model = TypeVar("Model", bound=nn.Module)
 
+
+class HoldsModel(Protocol):
+    """A result that holds a model, as that of `compact` does."""
+
+    @property
+    def model(self) -> nn.Module: ...
+
+
+OF_TORCH = frozenset(vars(nn.Module()))
+"""Attributes that torch gives every module."""
+HOOKS = tuple(key for key in vars(nn.Module()) if "hook" in key)
+"""Those of them that have to do with hooks."""
 _LAZY = frozenset({UninitializedParameter, UninitializedBuffer})
 
 
@@ -33,6 +43,11 @@ def modules_by_name(model: nn.Module) -> dict[str, nn.Module]:
 
     add(model, "")
     return found
+
+
+def runs_in_order(module: nn.Module) -> bool:
+    """Whether all that the module does is to run its children one after the other."""
+    return type(module).forward is nn.Sequential.forward
 
 
 def lies_in(name: str, modules: Container[str]) -> bool:
@@ -82,6 +97,18 @@ def uncompiled(model: nn.Module) -> nn.Module:
     return cast(nn.Module, getattr(model, "_orig_mod", model))
 
 
+def held_model(thing: Any) -> Any:
+    """The model in `thing`, if it is a result that holds one, as that of `compact` does; otherwise `thing` itself.
+
+    Example:
+        >>> from types import SimpleNamespace
+        >>> held_model(SimpleNamespace(model=nn.ReLU())), held_model(nn.Tanh())
+        (ReLU(), Tanh())
+    """
+    inner = getattr(thing, "model", None)
+    return inner if isinstance(inner, nn.Module) and not isinstance(thing, nn.Module) else thing
+
+
 def without_wrappers(model: Model) -> Model:
     """The user's own model, without the wrappers of data parallel training and `torch.compile`."""
     inner = uncompiled(model)
@@ -104,39 +131,3 @@ def replace_modules(model: nn.Module, replacements: Mapping[nn.Module, nn.Module
             if child is not None and child in replacements:
                 module._modules[key] = replacements[child]
     return replacements.get(model, model)
-
-
-@contextmanager
-def undisturbed(*models: nn.Module, device: torch.device) -> Iterator[None]:
-    """Eval mode without gradients; afterwards the training flags, buffers and random state are what they were.
-
-    Example:
-        >>> model = nn.Dropout()
-        >>> with undisturbed(model, device=torch.device("cpu")):
-        ...     model.training, torch.is_grad_enabled()
-        (False, False)
-        >>> model.training, torch.is_grad_enabled()
-        (True, True)
-    """
-    modules = [module for model in models for module in model.modules()]
-    training = [(module, module.training) for module in modules]
-    # A tensor made in inference mode has no version and cannot be written to outside it.
-    buffers = [
-        (module, name, buffer, None if buffer.is_inference() else (buffer._version, buffer.clone()))
-        for module in modules
-        for name, buffer in module.named_buffers(recurse=False)
-    ]
-    # Not inference mode: a tensor that the model caches in it could not be trained with later.
-    with torch.random.fork_rng([device] if device.type == "cuda" else []), torch.no_grad():
-        try:
-            for model in models:
-                model.eval()
-            yield
-        finally:
-            for module, flag in training:
-                module.training = flag
-            for module, name, buffer, saved in buffers:
-                if saved is not None and buffer._version != saved[0]:
-                    buffer.copy_(saved[1])
-                if getattr(module, name) is not buffer:
-                    setattr(module, name, buffer)

@@ -171,3 +171,62 @@ def test_what_the_user_keeps_in_a_module_stays_the_same_object() -> None:
     handle.remove()
     model(torch.randn(4, 8))
     assert calls == [1]
+
+
+class Listed(nn.Module):
+    """Runs its layers from a plain list and by a function."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        block = [nn.Conv2d(4, 4, 3, padding=1), nn.BatchNorm2d(4)]
+        self.layers = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Sequential(*block), nn.Conv2d(4, 2, 1))
+        self.head = nn.Conv2d(4, 2, 1)
+        self.listed: list[Any] = []
+
+    def enlist(self) -> None:
+        """Fill the list with the modules of now."""
+        self.listed = [*self.layers[:2], lambda x: x + self.layers[2](x), {"head": self.head}]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        first, norm, block, last = self.listed
+        return last["head"](block(norm(first(x)))) + 0 * self.layers[3](x[:, :1].expand(-1, 4, -1, -1)).mean()  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_what_plain_lists_and_functions_hold_becomes_small_too(whole: bool) -> None:
+    model: Any = ds.sparsify(Listed()).eval()
+    model.enlist()
+    model.layers[1].gate.set_alive(torch.tensor([[True, False, True, False]]))
+    if whole:
+        model.layers[2][1].gate.set_alive(torch.zeros(1, 4, dtype=torch.bool))
+    x = torch.randn(2, 3, 8, 8)
+    expected = model(x)
+    held = model.listed[:2]
+    shrink_in_place(model, ds.compact(model, x), None)
+    assert all(module is listed for module, listed in zip(model.layers, held, strict=False))
+    assert type(held[1]) is nn.BatchNorm2d
+    assert held[0].out_channels == 2
+    assert torch.allclose(model(x), expected, atol=1e-5)
+
+
+class Extractor(nn.Module):
+    """Returns what a hook has seen."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net, self.seen = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8)), dict[str, torch.Tensor]()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.net(x)
+        return self.seen["y"].mean((2, 3))
+
+
+def test_a_hook_that_the_output_comes_from_sees_all_channels() -> None:
+    model: Any = ds.sparsify(Extractor()).eval()
+    model.net[1].register_forward_hook(lambda module, args, output: model.seen.update(y=output))
+    model.net[1].gate.set_alive(torch.tensor([[True] * 4 + [False] * 4]))
+    x = torch.randn(2, 3, 8, 8)
+    expected = model(x)
+    shrink_in_place(model, ds.compact(model, x), None)
+    assert model.net[0].out_channels == 4
+    assert torch.allclose(model(x), expected, atol=1e-5)

@@ -57,6 +57,30 @@ def test_compact_with_options(tmp_path, options):
     assert torch.equal(again(IMAGES), small.model(IMAGES))
 
 
+def test_the_model_of_a_compact_result_remembers_its_plan(tmp_path):
+    small = compact_resnet()
+    again = round_trip(small.model, resnet().eval(), tmp_path / "net")
+    assert torch.equal(again(IMAGES), small.model(IMAGES))
+    ds.save(small, tmp_path / "whole")
+    assert (tmp_path / "net").read_bytes() == (tmp_path / "whole").read_bytes()
+    more = round_trip(again, resnet().eval(), tmp_path / "net")
+    assert torch.equal(more(IMAGES), small.model(IMAGES))
+
+
+def test_a_compact_model_takes_its_own_file(tmp_path):
+    small = compact_resnet()
+    again = round_trip(small, small.model, tmp_path / "net")
+    assert torch.equal(again(IMAGES), small.model(IMAGES))
+
+
+def test_compact_models_within_another_model(tmp_path):
+    first, second = compact_resnet(), compact_resnet(seed=1)
+    both = nn.ModuleList([first.model, second.model])
+    again = round_trip(both, nn.ModuleList([resnet(), resnet()]).eval(), tmp_path / "net")
+    assert torch.equal(again[0](IMAGES), first.model(IMAGES))
+    assert torch.equal(again[1](IMAGES), second.model(IMAGES))
+
+
 def test_compact_model_that_was_trained_on(tmp_path):
     small = compact_resnet()
     small.model.train()(IMAGES).sum().backward()
@@ -94,7 +118,7 @@ def test_gated(tmp_path, fresh):
     model = gated_resnet(rgf=0.1)
     empty = resnet().eval()
     if fresh != "plain":
-        ds.sparsify(empty, None if fresh == "gated" else "stages.0.*")
+        ds.sparsify(empty, only=None if fresh == "gated" else "stages.0.*")
     again = round_trip(model, empty, tmp_path / "net")
     assert torch.equal(again(IMAGES), model(IMAGES))
     assert repr(again) == repr(model)
@@ -102,8 +126,8 @@ def test_gated(tmp_path, fresh):
 
 
 def test_gated_in_part_with_several_settings(tmp_path):
-    model = ds.sparsify(resnet(), "stages.0.*", rgf=0.1)
-    model = trained(ds.sparsify(model, "stages.1.*"))
+    model = ds.sparsify(resnet(), only="stages.0.*", rgf=0.1)
+    model = trained(ds.sparsify(model, only="stages.1.*"))
     again = round_trip(model, resnet().eval(), tmp_path / "net")
     assert repr(again) == repr(model)
     assert torch.equal(again(IMAGES), model(IMAGES))

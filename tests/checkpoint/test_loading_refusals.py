@@ -52,10 +52,6 @@ def test_three_differences_are_named(tmp_path):
     refused(nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 2)), nn.Linear(2, 3), tmp_path / "net", *messages, "and 3 more")
 
 
-def test_the_model_of_a_compact_result(tmp_path):
-    refused(compact_resnet().model, resnet(), tmp_path / "net", "save the whole result")
-
-
 def test_a_sum_with_another_gate(tmp_path):
     refused(sparse_sum(), sparse_sum(ds.SimplexGate), tmp_path / "net", "is a SignedGate", "a SimplexGate")
 

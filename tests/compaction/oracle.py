@@ -1,71 +1,227 @@
-"""An oracle for live channels that shares nothing with the analysis: it looks at activations and gradients."""
+"""An oracle for live channels that shares nothing with the analysis: it looks at activations and gradients.
 
+Every product of a forward pass is watched: convolutions, linear layers, matrix products, attention and recurrent
+layers, by whatever name they are called and however often. A term of a product is dead if it is the same for every
+input, or if no output changes with it.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import nn
-from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+from torch.overrides import TorchFunctionMode
 
 from diffsparse.example import tensors_in
+from tests.compaction.products import NAMES, Product, find
+
+ROUNDING = 1e-11
+"""Numbers that differ by less than this, relative to the largest of their tensor, are the same."""
 
 
-def _never_off(model: nn.Module) -> None:
-    for module in model.modules():
-        for key, child in module.named_children():
-            if isinstance(child, nn.ReLU | nn.ReLU6 | nn.Hardswish):
-                setattr(module, key, nn.LeakyReLU(0.5))
+class Watched:
+    """One tensor of one call: which of its entries differ between inputs, and which the outputs depend on."""
+
+    def __init__(self, tensor: Tensor, made_from_sizes: bool) -> None:
+        self._first = tensor.detach().clone()
+        self.varies = torch.full(tensor.shape, made_from_sizes)
+        self.reached = torch.zeros(tensor.shape, dtype=torch.bool)
+
+    def look(self, tensor: Tensor) -> None:
+        """Compare with what was there for the first input, and wait for the gradient."""
+        self.varies |= ~_same(tensor.detach(), self._first)
+        if tensor.requires_grad:
+            tensor.register_hook(self._note)
+
+    def _note(self, grad: Tensor) -> None:
+        self.reached |= grad != 0
 
 
-def live_macs(model: nn.Module, draw: Any, draws: int = 3) -> tuple[int, int]:
-    """MACs over live pairs of channels, and over all pairs, for one example.
+@dataclass
+class Call:
+    """One product: its factors and its result over all inputs."""
 
-    An input channel is live if it varies between random inputs, an output channel if the gradient of a random
-    projection of the model's outputs reaches it. Activations that switch off (ReLU) are replaced by leaky ones first:
-    what the data at hand happens to switch off is not dead. Each layer must be called once. Changes the model.
+    product: Product
+    tensors: list[Watched]
+    module: str
+    """The innermost module that made it."""
+
+    def live(self) -> int:
+        """Multiply-accumulates that matter."""
+        return self.product.live(*((watched.varies, watched.reached) for watched in self.tensors))
+
+
+class Watch(TorchFunctionMode):
+    """Watches the products of forward passes that all make the same calls."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self._names = {module: name for name, module in model.named_modules()}
+        self._stored = {t.untyped_storage()._cdata for t in (*model.parameters(), *model.buffers())}
+        self._running = [""]
+        self.calls: list[Call] = []
+        self.noting = False
+        self._seen: list[Tensor] = []
+        self._constant: list[Tensor] = []
+        self._products = self._switches = 0
+
+    def restart(self) -> None:
+        """Begin the next forward pass."""
+        self._products = self._switches = 0
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs, name = kwargs or {}, getattr(func, "__name__", "")
+        if name.rstrip("_") in _SMOOTH:
+            return self._switch(_SMOOTH[name.rstrip("_")], func, args, kwargs)
+        if name == "scaled_dot_product_attention":
+            with self:
+                return _attention(*args, **kwargs)
+        if not self.noting or name not in NAMES:
+            return func(*args, **kwargs)
+        factors, make = find(name, args, kwargs)
+        # under a name of its own, the gradient of a factor is that of this call
+        names = {id(t): t.view_as(t) if t.requires_grad else t.detach().clone().requires_grad_() for t in factors}
+        result = func(*_renamed(args, names), **_renamed(kwargs, names))
+        tensors = [*(names[id(t)] for t in factors), result[0] if isinstance(result, tuple) else result]
+        # a table of positions, say: the same for every input, but not for every size of it
+        sized = [not t.requires_grad and t.untyped_storage()._cdata not in self._stored for t in factors]
+        self._note(make, tensors, [*sized, False])
+        return result
+
+    def enter(self, module: nn.Module, _: Any) -> None:
+        """A module starts to run."""
+        self._running.append(self._names.get(module, self._running[-1]))
+
+    def leave(self, *_: Any) -> None:
+        """It ends."""
+        self._running.pop()
+
+    def _note(self, make: Callable[..., Product], tensors: list[Tensor], sized: list[bool]) -> None:
+        if self._products == len(self.calls):
+            watched = [Watched(tensor, by_size) for tensor, by_size in zip(tensors, sized, strict=True)]
+            self.calls.append(Call(make(*tensors), watched, self._running[-1]))
+        for one, tensor in zip(self.calls[self._products].tensors, tensors, strict=True):
+            one.look(tensor)
+        self._products += 1
+
+    def _switch(self, smooth: Callable[[Tensor], Tensor], func: Any, args: Any, kwargs: Any) -> Any:
+        """What the data at hand switches off is not dead; what is switched off for every input is."""
+        x = args[0]
+        index, self._switches = self._switches, self._switches + 1
+        if index == len(self._seen):
+            self._seen.append(x.detach().clone())
+            self._constant.append(torch.ones(x.shape, dtype=torch.bool))
+        self._constant[index] &= _same(x.detach(), self._seen[index])
+        given = torch.where(self._constant[index], func(x.clone(), *args[1:], **kwargs), smooth(x.clone()))
+        return x.copy_(given) if func.__name__.endswith("_") else given
+
+
+def _same(tensor: Tensor, first: Tensor) -> Tensor:
+    return (tensor - first).abs() <= ROUNDING * float(first.abs().max()) if first.numel() else tensor == first
+
+
+def _leaky(x: Tensor) -> Tensor:
+    return F.leaky_relu(x, 0.5)
+
+
+# what stands in for a function that switches off: the same at zero, with a slope everywhere
+_SMOOTH: dict[str, Callable[[Tensor], Tensor]] = {
+    **dict.fromkeys(["relu", "relu6", "hardtanh", "hardswish"], _leaky),
+    "hardsigmoid": torch.sigmoid,
+}
+
+
+def _renamed(thing: Any, names: dict[int, Tensor]) -> Any:
+    if isinstance(thing, list | tuple):
+        return type(thing)(_renamed(part, names) for part in thing)
+    if isinstance(thing, dict):
+        return {key: _renamed(part, names) for key, part in thing.items()}
+    return names.get(id(thing), thing)
+
+
+def _attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Tensor:
+    """The formula of attention, in products that can be watched."""
+    if enable_gqa:
+        key, value = (t.repeat_interleave(query.shape[-3] // t.shape[-3], -3) for t in (key, value))
+    scores = query @ key.transpose(-2, -1) * (query.shape[-1] ** -0.5 if scale is None else scale)
+    if is_causal:
+        attn_mask = torch.ones(scores.shape[-2:], dtype=torch.bool).tril()
+    if attn_mask is not None and attn_mask.dtype == torch.bool:
+        scores = scores.masked_fill(~attn_mask, float("-inf"))
+    elif attn_mask is not None:
+        scores = scores + attn_mask
+    return scores.softmax(-1) @ value
+
+
+@contextmanager
+def _open_functions() -> Iterator[None]:
+    """Let a mode see what torch's functions that are written in Python call, instead of the functions themselves."""
+    places = [(module, name) for module in (F, torch.functional) for name in dir(module) if _asks(name)]
+    before = [getattr(module, name) for module, name in places]
+    for module, name in places:
+        setattr(module, name, lambda *_: False)
+    try:
+        yield
+    finally:
+        for (module, name), was in zip(places, before, strict=True):
+            setattr(module, name, was)
+
+
+def _asks(name: str) -> bool:
+    return name.startswith("has_torch_function")
+
+
+@dataclass(frozen=True)
+class Live:
+    """Multiply-accumulates of one forward pass."""
+
+    live: int
+    whole: int
+    by_module: Counter[str]
+    """The live ones by the innermost module that does them."""
+
+
+def live_macs(model: nn.Module, draw: Callable[[int], Any], draws: int = 3) -> Live:
+    """Count what is live in `model`, which must be in eval mode and have no gates.
+
+    Args:
+        model: an ordinary model.
+        draw: arguments of the model from a seed, a tuple or a dictionary, always of the same shapes.
+        draws: how many to look at.
     """
-    layers = {m: name for name, m in model.named_modules() if isinstance(m, _ConvNd | nn.Linear)}
-    varies: dict[nn.Module, torch.Tensor] = {}
-    reached: dict[nn.Module, torch.Tensor] = {}
-    first: dict[nn.Module, torch.Tensor] = {}
-    pixels: dict[nn.Module, int] = {}
+    watch = Watch(model)
+    with _open_functions(), register_module_forward_pre_hook(watch.enter), register_module_forward_hook(watch.leave):
+        for seed in range(draws):
+            # shows what is switched off for every input
+            _outputs(model, watch, draw(seed))
+        watch.noting = True
+        for seed in range(draws):
+            outputs = [tensor for tensor in _outputs(model, watch, draw(seed)) if tensor.requires_grad]
+            generator = torch.Generator().manual_seed(seed)
+            parts = [(tensor * torch.randn(tensor.shape, generator=generator)).sum() for tensor in outputs]
+            torch.stack(parts).sum().backward()
+    model.zero_grad()
+    by_module = Counter[str]()
+    for call in watch.calls:
+        by_module[call.module] += call.live()
+    return Live(by_module.total(), sum(call.product.whole for call in watch.calls), by_module)
 
-    def watch(module: nn.Module, args: tuple[torch.Tensor, ...], output: torch.Tensor) -> None:
-        dim = -1 if isinstance(module, nn.Linear) else 1
-        rows = args[0].detach().movedim(dim, 0).flatten(1)
-        seen = (rows != rows[:, :1]).any(1)
-        if module in first:
-            seen |= (rows[:, 0] - first[module]).abs() > 0
-        first[module] = rows[:, 0].clone()
-        varies[module] = varies.get(module, torch.zeros_like(seen)) | seen
-        over = args[0] if isinstance(module, _ConvTransposeNd) else output
-        pixels[module] = over.numel() // over.shape[dim]
 
-        def reach(grad: torch.Tensor) -> None:
-            hit = (grad.movedim(dim, 0).flatten(1) != 0).any(1)
-            reached[module] = reached.get(module, torch.zeros_like(hit)) | hit
-
-        if output.requires_grad:
-            output.register_hook(reach)
-
-    _never_off(model)
-    handles = [module.register_forward_hook(watch) for module in layers]
-    model.eval()
-    for seed in range(draws):
-        torch.manual_seed(seed)
-        inputs = draw()
-        outputs = [t for t in tensors_in(model(**inputs)) if t.requires_grad]
-        sum((t * torch.randn_like(t)).sum() for t in outputs).backward()
-    for handle in handles:
-        handle.remove()
-    live = whole = 0
-    for module in pixels:
-        groups = getattr(module, "groups", 1)
-        kernel = module.weight[0, 0].numel()
-        inputs = varies[module].view(groups, -1)
-        if module not in reached:
-            outputs = torch.zeros(groups, 1, dtype=torch.bool)
-        else:
-            outputs = reached[module].view(groups, -1)
-        live += int((inputs.sum(1) * outputs.sum(1)).sum()) * kernel * pixels[module]
-        whole += module.weight.numel() * pixels[module]
-    return live, whole
+def _outputs(model: nn.Module, watch: Watch, given: Any) -> list[Tensor]:
+    watch.restart()
+    with watch:
+        return list(tensors_in(model(**given) if isinstance(given, dict) else model(*given)))

@@ -1,4 +1,4 @@
-"""Select, expand and the two kinds of constants."""
+"""Select, expand, constants and groups of different sizes."""
 
 import pytest
 import torch
@@ -12,7 +12,6 @@ from diffsparse.compaction.adaptors import (
     FILL,
     SELECT,
     Constant,
-    ConstantMap,
     ExpandOutput,
     RaggedConv,
     SelectInput,
@@ -92,25 +91,15 @@ def test_a_constant_of_a_linear_layer_keeps_all_other_sizes() -> None:
     assert torch.equal(got, torch.tensor([1.0, 2.0]).double().expand(4, 5, 2))
 
 
-@pytest.mark.parametrize("made", [Constant(3, -3), ConstantMap([3, 4, 4], [None, 4, 4])])
-def test_what_is_given_out_may_be_written_to(made: nn.Module) -> None:
-    x = torch.zeros(2, 3, 4, 4)
+def test_what_is_given_out_may_be_written_to() -> None:
+    made, x = Constant(3, -3), torch.zeros(2, 3, 4, 4)
     made(x).add_(1)
     assert made(x).eq(0).all()
 
 
-def test_a_map_is_for_one_size_any_batch_and_any_width() -> None:
-    made = ConstantMap([3, 4, 4], [None, 8, 8])
-    assert made(torch.zeros(5, 1, 8, 8)).shape == (5, 3, 4, 4)
-    with pytest.raises(ds.SparsityError, match=r"spatial size \[8, 8\]; got \[8, 9\]"):
-        made(torch.zeros(5, 1, 8, 9))
-
-
 def test_constants_travel_in_the_state_dict_and_print() -> None:
     assert list(Constant(3, 1).state_dict()) == ["numbers"]
-    assert list(ConstantMap([2], [None]).state_dict()) == ["map"]
     assert str(Constant(3, 1)) == "Constant(3)"
-    assert str(ConstantMap([2, 4], [None, 4])) == "ConstantMap((2, 4), input_size=[None, 4])"
 
 
 def uneven(**settings: object) -> Tiny:

@@ -6,9 +6,10 @@ from torch import nn
 
 import diffsparse as ds
 from diffsparse.compaction.actions import Remove, TensorSlice, slice_tensor
-from diffsparse.compaction.adaptors import FILL, Constant, ConstantMap
+from diffsparse.compaction.adaptors import FILL, Constant
 from diffsparse.compaction.apply import PlanTensors, write_plan_tensors
 from diffsparse.compaction.plan import Plan
+from diffsparse.compaction.stretch import ConstantMap
 from tests.compaction.nets import same
 from tests.compaction.tiny import OTHER, X, complement, tiny
 
@@ -138,7 +139,7 @@ def test_norms_without_tensors_stay_as_they_are() -> None:
 def model() -> nn.Sequential:
     layer = nn.Linear(2, 2)
     layer.register_buffer(FILL, torch.zeros(3))
-    return nn.Sequential(layer, Constant(2, -1), ConstantMap([2], [None]))
+    return nn.Sequential(layer, Constant(2, -1), ConstantMap([1, 2], [None, None]))
 
 
 def test_a_bias_is_added_to() -> None:

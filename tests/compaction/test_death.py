@@ -6,7 +6,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import diffsparse as ds
-from diffsparse.compaction.adaptors import Constant, ConstantMap
+from diffsparse.compaction.adaptors import Constant
+from diffsparse.compaction.stretch import ConstantMap
 from diffsparse.models import PreResNet
 from diffsparse.testing import zero_channels
 from tests.compaction.nets import randomise, same
@@ -40,27 +41,25 @@ def test_second_batch_norm_dead_leaves_a_constant_vector(model: PreResNet) -> No
     assert same(model, small.model, OTHER)
 
 
-def test_first_batch_norm_dead_leaves_a_map_for_this_size_and_says_so(model: PreResNet) -> None:
+def test_first_batch_norm_dead_leaves_a_map_for_every_size(model: PreResNet) -> None:
     zero_channels(model.stages[0][1].bn1)
     small = ds.compact(model, X)
     maps = [name for name, module in small.model.named_modules() if isinstance(module, ConstantMap)]
     assert maps == ["stages.0.1.conv3"]
-    assert "valid for input size [8, 8] only" in str(small.plan)
-    assert same(model, small.model, torch.randn(5, 3, 8, 8, dtype=torch.float64))
-    with pytest.raises(ds.SparsityError, match=r"spatial size \[8, 8\]; got \[12, 12\]"):
-        small.model(OTHER)
+    for size in (1, 2, 5, 8, 9, 12):
+        assert same(model, small.model, torch.randn(5, 3, size, size + 1, dtype=torch.float64))
 
 
-def test_a_dead_network_tells_a_size_that_its_constant_is_not_for() -> None:
+def test_a_dead_network_is_right_at_every_size() -> None:
     # what is left of the border in the mean depends on the size of the image
     layers = [nn.Conv2d(3, 4, 3, padding=1), nn.BatchNorm2d(4), nn.Conv2d(4, 5, 3, padding=1), nn.AdaptiveAvgPool2d(1)]
     model = randomise(nn.Sequential(*layers, nn.Flatten(), nn.Linear(5, 2)))
     model[1].weight.data.zero_()
     with pytest.warns(ds.SparsityWarning, match="no longer depends on its input"):
         small = ds.compact(model, X).model
-    assert same(model, small, torch.randn(5, 3, 8, 8, dtype=torch.float64))
-    with pytest.raises(ds.SparsityError, match=r"spatial size \[8, 8\]; got \[12, 12\]"):
-        small(OTHER)
+    assert isinstance(small[2], ConstantMap)
+    for size in (1, 2, 5, 8, 9, 12):
+        assert same(model, small, torch.randn(5, 3, size, size + 1, dtype=torch.float64))
 
 
 def test_everything_dead_but_the_shortcuts(model: PreResNet) -> None:

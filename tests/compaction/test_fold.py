@@ -52,11 +52,13 @@ def test_constants_are_put_back_behind_a_folded_norm() -> None:
 
 
 @pytest.mark.parametrize("groups", [2, 8])
+@pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("dead", [[], [0, 1, 2, 4]])
-def test_grouped_and_ragged_layers_fold(groups: int, dead: list[int]) -> None:
-    model = tiny(nn.Sequential(nn.Conv2d(8, 8, 3, groups=groups), nn.BatchNorm2d(8)), dead=dead)
+def test_grouped_and_ragged_layers_fold(groups: int, bias: bool, dead: list[int]) -> None:
+    model = tiny(nn.Sequential(nn.Conv2d(8, 8, 3, groups=groups, bias=bias), nn.BatchNorm2d(8)), dead=dead)
     small = ds.compact(model, X, fold=True)
     assert norms(small.model) == []
+    assert small.fallbacks == ()
     assert same(model, small.model, OTHER)
 
 

@@ -276,6 +276,6 @@ def test_a_wrong_ordinary_form_is_an_error() -> None:
             return {"weight": Source("linear.weight"), "bias": Source("linear.bias")}
 
     model = nn.Sequential(Forgetful(), nn.Linear(3, 2))
-    with pytest.raises(ds.SparsityError, match=r"gated module in Sequential gives another function"):
+    with pytest.raises(ds.SparsityError, match=r"copy of Sequential with evaluated gates gives another function"):
         ds.compact(model, torch.randn(2, 4))
     assert model.training

@@ -36,7 +36,7 @@ def test_prints_a_line_a_layer(small: ds.Compacted[PreResNet]) -> None:
     text = str(small.plan)
     assert "stages.1.1" in text
     assert "removed" in text
-    assert "map, valid for input size [8, 8] only" in text
+    assert "out 16 -> 16, map" in text
 
 
 def test_applies_to_a_fresh_instance_gated_or_not(small: ds.Compacted[PreResNet]) -> None:
@@ -134,10 +134,15 @@ def test_bytes_are_read_too(small: ds.Compacted[PreResNet]) -> None:
         ({"layers": {"c": {}}}, "'action' of 'c' of layers must be one of sliced, .*, got None"),
         ({"layers": {"c": {"action": "melted"}}}, "'action' of 'c' of layers must be one of sliced, .*, got 'melted'"),
         ({"layers": {"c": {"action": ["sliced"]}}}, "'action' of 'c' of layers must be one of"),
-        ({"layers": {"c": {"action": "map", "input_size": [None, 4]}}}, "'c' of layers has no 'outputs'"),
+        ({"layers": {"c": {"action": "map", "stretches": [None]}}}, "'c' of layers has no 'outputs'"),
+        ({"layers": {"c": {"action": "map", "outputs": [2, 2], "stretches": []}}}, "'c' of layers has no 'shape'"),
         (
-            {"layers": {"c": {"action": "map", "outputs": [2, 2], "input_size": [None, 4]}}},
-            "'c' of layers has no 'shape'",
+            {
+                "layers": {
+                    "c": {"action": "map", "outputs": [2, 2], "shape": [1], "stretches": [{"dim": 0, "stride": 0}]}
+                }
+            },
+            "'stride' of entry 0 of 'stretches' of .* must be a whole number of at least 1, got 0",
         ),
         ({"layers": {"c": {"action": "ragged", "outputs": [2, 2]}}}, "'c' of layers has no 'blocks'"),
         ({"layers": {"c": {"action": "sliced", "adds_bias": True}}}, "'c' of layers has no 'outputs'"),

@@ -2,7 +2,8 @@
 
 import pytest
 
-from tests.compaction.fuzz import check, explain, falls_back
+from tests.compaction.check import check
+from tests.compaction.fuzz import explain
 from tests.compaction.networks import Spec, build, inputs, options, specification
 
 NETWORKS, CHUNK = 240, 10
@@ -16,7 +17,7 @@ def test_compaction_keeps_the_function(first: int) -> None:
         if outcome.problem:
             # one reduced case a chunk keeps a broken rule from taking minutes
             failures.append(explain(specification(seed), outcome, seconds=0.0 if failures else 5.0))
-        elif falls_back(outcome):
+        elif outcome.falls_back:
             failures.append(f"seed {seed}: the first attempt failed: {outcome.detail}")
     assert not failures, "\n\n".join(failures)
 

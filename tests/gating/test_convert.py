@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from diffsparse import SparseBatchNorm1d, SparseBatchNorm2d, SparseBatchNorm3d, SparsityWarning
-from diffsparse.gating.insert import make_sparse
+from diffsparse.gating.norms import make_sparse
 from diffsparse.nn import SparseBatchNorm
 from diffsparse.nn.batchnorm import SyncStatistics
 

@@ -112,11 +112,11 @@ def test_training_flags_stay_mixed():
     ids=["pattern", "container", "type", "predicate", "sequence"],
 )
 def test_only_chooses(only, expected):
-    assert sparse_names(sparsify(Net(), only)) == expected
+    assert sparse_names(sparsify(Net(), only=only)) == expected
 
 
 def test_the_rest_can_follow_later():
-    net = sparsify(Net(), "stem")
+    net = sparsify(Net(), only="stem")
     assert sparse_names(sparsify(net)) == NAMES
 
 
@@ -199,14 +199,14 @@ def test_refuses_what_is_no_module():
 
 def test_a_function_is_asked_about_batch_norms_alone():
     asked = []
-    net = sparsify(sparsify(Net(), "stem"), lambda name, norm: asked.append(name) or norm.weight is not None)
+    net = sparsify(sparsify(Net(), only="stem"), only=lambda name, norm: asked.append(name) or norm.weight is not None)
     assert asked == NAMES[1:]
     assert sparse_names(net) == NAMES
 
 
 def test_a_function_does_not_choose_what_is_inside():
     with pytest.raises(SparsityError, match="chooses no batch norm"):
-        sparsify(Net(), lambda name, module: name == "blocks")
+        sparsify(Net(), only=lambda name, module: name == "blocks")
 
 
 @pytest.mark.parametrize("case", ["lost", "steep", "own"])
@@ -242,7 +242,7 @@ def wrong_models():
         "own": (nn.Sequential(Doubled(3)), {}, "nothing to gate in Sequential: batch norms with a forward.*: 0$"),
         "bare": (spoilt(nn.BatchNorm2d(3)), {}, "weight of 'BatchNorm2d' must be finite numbers, got nan"),
         "selection": (Net(), {"only": 3}, "a selection is"),
-        "twice": (sparsify(Net()), {}, r"nothing to gate.*4 sparse batch norm\(s\) are there already"),
+        "twice": (sparsify(Net()), {}, r"nothing to gate.*4 layer\(s\) have gates already"),
     }
 
 

@@ -141,3 +141,11 @@ def test_a_wrong_second_model_is_named():
 def test_wrong_numbers_are_named(wrong):
     with pytest.raises(ds.SparsityError, match=f"{next(iter(wrong))} must be a"):
         measure(nn.Identity(), X, **wrong)
+
+
+def test_the_result_of_compact_is_measured_as_its_model():
+    model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 2)).eval()
+    model[1].weight.data[:6].zero_()
+    small = ds.compact(model, torch.randn(2, 4))
+    assert measure(small, torch.randn(2, 4), latency=False) == measure(small.model, torch.randn(2, 4), latency=False)
+    assert measure(model, torch.randn(2, 4), small, latency=False).ratios["macs"] == 0.25

@@ -24,7 +24,7 @@ def test_gates_replace_batch_norms_and_the_penalty_is_on_them() -> None:
 
 
 def test_gates_that_a_model_brings_are_its_own() -> None:
-    model = ds.sparsify(nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3), nn.BatchNorm1d(3)), "1")
+    model = ds.sparsify(nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3), nn.BatchNorm1d(3)), only="1")
     assert Gated(strength=0.1).prepare(model) is model
     assert isinstance(model[2], nn.BatchNorm1d)
 

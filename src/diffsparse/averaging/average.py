@@ -1,6 +1,5 @@
 """`MovingAverage`: an average of a model in training that understands gates and follows the model when it shrinks."""
 
-import copy
 import warnings
 from collections.abc import Iterable
 from dataclasses import replace
@@ -15,6 +14,7 @@ from diffsparse.averaging.shrinking import gates_after, same_cut
 from diffsparse.averaging.statistics import Measuring
 from diffsparse.budget.regate import regate
 from diffsparse.compaction import Compacted, compact
+from diffsparse.compaction.duplicate import duplicate
 from diffsparse.compaction.materialise import materialise
 from diffsparse.errors import SparsityError, SparsityWarning, require_module, require_number, require_whole
 from diffsparse.example import Example
@@ -66,7 +66,7 @@ class MovingAverage(Generic[Model]):
         """Begin anew at `model`."""
         self.updates = 0
         """How often `update` was called."""
-        self._adopt(copy.deepcopy(model))
+        self._adopt(duplicate(model))
 
     @torch.no_grad()
     def _adopt(self, network: nn.Module) -> None:
@@ -156,7 +156,7 @@ class MovingAverage(Generic[Model]):
             raise SparsityError(f"follow needs what compact returned, a Compacted, got {small!r:.50}")
         gated = any(True for _ in named_gates(small.model))
         made = replace(small, model=materialise(small.model)) if gated else small
-        alike = copy.deepcopy(self.model)
+        alike = duplicate(self.model)
         Contents(alike).write(self._means | gates_after(self._mine, self._means, made))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", SparsityWarning)

@@ -11,6 +11,8 @@ from diffsparse.compaction import Compacted
 from diffsparse.compaction.actions import PassThrough, Remove
 from diffsparse.compaction.materialise import parameter_sources
 from diffsparse.module_tree import lies_in, modules_by_name, tensors_by_name
+from diffsparse.nn import GatedLayer
+from diffsparse.nn.gated_layer import GATES
 
 
 def gates_after(contents: Contents, means: Mapping[str, Tensor], small: Compacted[Any]) -> dict[str, Tensor]:
@@ -32,7 +34,39 @@ def gates_after(contents: Contents, means: Mapping[str, Tensor], small: Compacte
                 changed[gate] = torch.where((value == 0) | (means[gate] == 0), value, means[gate])
         elif lies_in(name, gone):
             changed[gate] = torch.zeros_like(means[gate])
+    return changed | _shared_gates_after(contents, means, small, left)
+
+
+def _shared_gates_after(
+    contents: Contents, means: Mapping[str, Tensor], small: Compacted[Any], left: Mapping[str, Tensor]
+) -> dict[str, Tensor]:
+    """The same for gates that layers multiply their weights with: an entry is dead if its block of weights is gone."""
+    names = {module: name for name, module in modules_by_name(contents.model).items()}
+    changed: dict[str, Tensor] = {}
+    for layer, name in names.items():
+        if not isinstance(layer, GatedLayer):
+            continue
+        weight = _spread(left[key].detach(), key, small) if (key := f"{name}.weight".lstrip(".")) in left else None
+        for side, part in ((side, layer.part(side)) for side in GATES):
+            gate = "" if part is None else names.get(part.gate, "")
+            if part is None or gate not in means:
+                continue
+            entries = changed.setdefault(gate, means[gate].clone())[part.start : part.stop]
+            if weight is None:
+                entries.zero_()
+                continue
+            dim = layer.input_dim if side == "inputs" else None
+            now, stored = (_block_norms(held, dim, len(entries)) for held in (weight, layer._parameters["weight"]))
+            value = (now / stored).nan_to_num(1.0).to(entries)
+            torch.where((now == 0) | (entries == 0), value * (now != 0), entries, out=entries)
     return changed
+
+
+def _block_norms(weight: Any, dim: int | None, blocks: int) -> Tensor:
+    """Norms of blocks of a weight along `dim`, or of all of it."""
+    rows: Tensor = weight.detach() if dim is None else weight.detach().movedim(dim, 0)
+    norms: Tensor = rows.reshape(blocks, -1).square().sum(1).sqrt()
+    return norms
 
 
 def _spread(part: Tensor, name: str, small: Compacted[Any]) -> Tensor | None:

@@ -11,7 +11,7 @@ from torch.optim import Optimizer
 from diffsparse.budget.cost_model import CostModel
 from diffsparse.budget.entries import GateEntries
 from diffsparse.budget.exact import Exact
-from diffsparse.budget.limits import METRICS, Limits, Numbers
+from diffsparse.budget.limits import METRICS, Limits, Numbers, cost_numbers
 from diffsparse.budget.pressure import Pressure
 from diffsparse.budget.regate import Regated, check_can_regate, regate
 from diffsparse.budget.rgf import warn_of_idle_rgf
@@ -21,7 +21,7 @@ from diffsparse.compaction import Compacted, Plan, apply_plan, compact
 from diffsparse.compaction.materialise import check_model, materialise
 from diffsparse.errors import SparsityError, SparsityWarning, require_number, require_whole
 from diffsparse.example import Example
-from diffsparse.gates import chosen_gates, named_gates
+from diffsparse.gates import chosen_gates
 from diffsparse.gating import warn_of_idle_gates
 from diffsparse.penalties import Norm
 from diffsparse.selection import Selection
@@ -217,15 +217,13 @@ class Budget:
         alive = int(self._steering.entries.alive().sum())
         self._adopt(small, regated, optimizer)
         if last:
-            cost = np.array([getattr(small.after, name) for name in METRICS], float)
-            self._note(cost, self._steering.limits, alive)
+            self._note(cost_numbers(small.after), self._steering.limits, alive)
         return True
 
     def _can_go_on(self, regated: Regated) -> bool:
         """Whether the network, once small, could still become as small as the formula says; adaptors may prevent it."""
         kept = self._steering.entries.mask(regated.kept)
-        gates = {name: gate for name, gate in named_gates(regated.small.model) if name in self._steering.entries.gates}
-        entries = GateEntries(gates)
+        entries = self._steering.entries.in_model(regated.small.model)
         pattern, alive = entries.random_patterns(1)[0], np.zeros(len(kept), bool)
         alive[kept] = pattern
         real = Exact(regated.small.model, self.example, entries).cost(pattern)

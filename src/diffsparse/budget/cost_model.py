@@ -1,6 +1,5 @@
 """What a network costs while some gate entries are dead: a formula that is found once and then takes microseconds."""
 
-import copy
 from dataclasses import dataclass
 
 import numpy as np
@@ -8,8 +7,9 @@ from torch import nn
 
 from diffsparse.budget.channels import Channels, Entries
 from diffsparse.budget.entries import GateEntries
-from diffsparse.budget.limits import METRICS, Mask, Numbers
+from diffsparse.budget.limits import Mask, Numbers, cost_numbers
 from diffsparse.compaction.analyse import Analysis
+from diffsparse.compaction.duplicate import duplicate
 from diffsparse.compaction.graph import Graph, Node
 from diffsparse.compaction.materialise import materialise
 from diffsparse.compaction.pipeline import recorded
@@ -38,7 +38,7 @@ class CostModel:
     """
 
     def __init__(self, model: nn.Module, example: Example, entries: GateEntries) -> None:
-        probe = copy.deepcopy(model).eval()
+        probe = duplicate(model).eval()
         patterns = entries.random_patterns(PROBES + PER_BIT * entries.count.bit_length())
         seen = []
         for alive in patterns:
@@ -48,7 +48,7 @@ class CostModel:
         whole = materialise(probe)
         self.measured = measure(whole, example.inputs, latency=False)
         """The network with every entry alive."""
-        self.whole = np.array([getattr(self.measured, name) for name in METRICS], float)
+        self.whole = cost_numbers(self.measured)
         """MACs, parameters and bytes with every entry alive."""
         layers = seen[0]
         matrix = np.stack(patterns, 1)
@@ -133,14 +133,14 @@ def _layer_masks(probe: nn.Module, example: Example) -> list[_LayerMasks]:
 
 def _describe(node: Node, layer: Layer, graph: Graph, parameters: set[str]) -> _LayerMasks:
     pair, row = np.zeros(3), np.zeros(3)
-    for role, name in layer.tensors.items():
-        tensor = graph.tensors[name]
+    for role in (*layer.tensors, *layer.computed):
+        tensor, counts = layer.held(role, graph), role in layer.computed or layer.tensors[role] in parameters
         if role == "weight" and layer.mixes:
             size = tensor[0, 0].numel()
             pairs = sum(height * width for height, width in layer.block_sizes)
             macs = node.rule.macs(node, graph)[1] / max(pairs, 1)
-            pair += (macs, size * (name in parameters), size * tensor.element_size())
+            pair += (macs, size * counts, size * tensor.element_size())
         elif tensor.dim():
-            row += (0, name in parameters, tensor.element_size())
+            row += (0, counts, tensor.element_size())
     columns = layer.columns if layer.mixes else np.zeros(0, bool)
     return _LayerMasks(layer.rows.copy(), columns.copy(), pair, row, layer.groups)

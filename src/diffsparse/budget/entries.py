@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from diffsparse.budget.limits import Mask, Numbers
 from diffsparse.errors import SparsityError
-from diffsparse.gates import Gate
+from diffsparse.gates import Gate, named_gates
 from diffsparse.gates.vector import VectorGate
 
 
@@ -37,7 +37,8 @@ class GateEntries:
         self.sizes = np.array([n for groups, n in sizes for _ in range(groups)])
         """Entries of each group."""
         self.count = len(self.group)
-        self._starts = np.cumsum(self.sizes) - self.sizes
+        self.starts = np.cumsum(self.sizes) - self.sizes
+        """First entry of each group."""
         self.immortal = self.sizes[self.group] == 1
         """Entries that are alone in their group, whose threshold they never reach."""
 
@@ -62,7 +63,7 @@ class GateEntries:
         """
         sizes = _joined([gate.magnitudes().flatten() for gate in self.gates.values()]).astype(float)
         with np.errstate(divide="ignore", invalid="ignore"):
-            shares = sizes / np.add.reduceat(sizes, self._starts)[self.group]
+            shares = sizes / np.add.reduceat(sizes, self.starts)[self.group]
             margins = np.log(shares) - np.log1p(-shares) - self.thresholds()[self.group]
         if np.isnan(margins).any():
             for name, gate in self.gates.items():
@@ -94,7 +95,13 @@ class GateEntries:
 
     def one_per_group(self) -> Mask:
         """The first entry of each group alive."""
-        return np.asarray(np.diff(self.group, prepend=-1) != 0)
+        mask = np.zeros(self.count, bool)
+        mask[self.starts] = True
+        return mask
+
+    def in_model(self, model: nn.Module) -> "GateEntries":
+        """The entries of the same gates in another model, where some gates may be smaller or gone."""
+        return GateEntries({name: gate for name, gate in named_gates(model) if name in self.gates})
 
     def random_patterns(self, count: int) -> list[Mask]:
         """Patterns in which a random third of each group is dead; the same each time."""
@@ -104,7 +111,7 @@ class GateEntries:
         for _ in range(count):
             order = np.lexsort((draw.random(self.count), self.group))
             rank = np.empty(self.count, np.int64)
-            rank[order] = np.arange(self.count) - self._starts[self.group[order]]
+            rank[order] = np.arange(self.count) - self.starts[self.group[order]]
             patterns.append(rank < living[self.group])
         return patterns
 

@@ -1,14 +1,13 @@
 """What a network really costs with some entries dead: a copy of it is compacted, which is slow."""
 
-import copy
 import warnings
 
-import numpy as np
 from torch import nn
 
 from diffsparse.budget.entries import GateEntries
-from diffsparse.budget.limits import METRICS, Mask, Numbers
+from diffsparse.budget.limits import Mask, Numbers, cost_numbers
 from diffsparse.compaction import compact
+from diffsparse.compaction.duplicate import duplicate
 from diffsparse.compaction.materialise import materialise
 from diffsparse.compaction.pipeline import recorded
 from diffsparse.errors import SparsityWarning
@@ -25,7 +24,7 @@ class Exact:
     """
 
     def __init__(self, model: nn.Module, example: Example, entries: GateEntries) -> None:
-        self._probe, self._example, self._entries = copy.deepcopy(model).eval(), example, entries
+        self._probe, self._example, self._entries = duplicate(model).eval(), example, entries
         self._costs: dict[bytes, Numbers] = {}
         self._keeps: dict[bytes, bool] = {}
 
@@ -37,7 +36,7 @@ class Exact:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", SparsityWarning)
                 after = compact(self._probe, self._example.inputs).after
-            self._costs[key] = np.array([getattr(after, name) for name in METRICS], float)
+            self._costs[key] = cost_numbers(after)
         return self._costs[key]
 
     def keeps_output(self, alive: Mask) -> bool:

@@ -7,11 +7,17 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from diffsparse.errors import SparsityError, require_number
+from diffsparse.measuring import Measurement
 
 Mask: TypeAlias = np.ndarray[Any, np.dtype[np.bool_]]
 Numbers: TypeAlias = np.ndarray[Any, np.dtype[np.float64]]
 
 METRICS = ("macs", "params", "bytes")
+
+
+def cost_numbers(measured: Measurement) -> Numbers:
+    """A measured cost as numbers, in the order of `METRICS`."""
+    return np.array([getattr(measured, name) for name in METRICS], float)
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from diffsparse.compaction import Compacted
 from diffsparse.compaction.actions import TensorSlice
 from diffsparse.compaction.adaptors import ExpandOutput, SelectInput, copy_adaptor_buffers
 from diffsparse.errors import SparsityError
-from diffsparse.gates import Gate, named_gates
+from diffsparse.gates import GatedModule, named_gates
 from diffsparse.module_tree import replace_modules
 
 
@@ -61,17 +61,13 @@ def regate(model: nn.Module, small: Compacted[Any]) -> Regated:
 
 def _owners(model: nn.Module) -> dict[str, Any]:
     """The modules that own gates, by name: gated layers, or gates on their own."""
-    gates = {gate for _, gate in named_gates(model)}
+    left = {gate for _, gate in named_gates(model)}
     found: dict[str, Any] = {}
     for name, module in model.named_modules():
-        if isinstance(module, Gate) and module in gates:
+        held = {gate for _, gate in named_gates(module)} & left
+        if held and isinstance(module, GatedModule):
             found[name] = module
-            gates.discard(module)
-        elif hasattr(module, "materialise") and not isinstance(module, Gate):
-            held = {gate for _, gate in named_gates(module)}
-            if held:
-                found[name] = module
-                gates -= held
+            left -= held
     return found
 
 

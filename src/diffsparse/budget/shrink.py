@@ -6,15 +6,15 @@ from torch import nn
 from torch.optim import Optimizer
 
 from diffsparse.compaction import Compacted
-from diffsparse.compaction.adaptors import ExpandOutput, SelectInput
+from diffsparse.compaction.actions import ModelEdit, SetSizes
+from diffsparse.compaction.adaptors import ADAPTOR_HOOKS, PassOn
 from diffsparse.compaction.apply import PLAN
 from diffsparse.compaction.optimizer import slice_optimizer_in_place
 from diffsparse.compaction.rules import true_attributes
+from diffsparse.compaction.stand_in import become
 from diffsparse.gates import GatedModule
+from diffsparse.module_tree import HOOKS, OF_TORCH, runs_in_order
 
-_OF_TORCH = frozenset(vars(nn.Module()))
-_ADAPTORS = (SelectInput, ExpandOutput)
-_HOOKS = ("_forward_pre_hooks", "_forward_hooks")
 _BASES = (nn.Module, nn.Sequential, nn.ModuleList, nn.ModuleDict)
 
 
@@ -29,6 +29,10 @@ def shrink_in_place(
     if optimizer is not None:
         slice_optimizer_in_place(unwrapped_optimizer(optimizer), model, small, gates_stay=gates_stay)
     _graft(model, small.model)
+    edit = ModelEdit(model)
+    for name, action in small.plan.layers.items():
+        if isinstance(action, SetSizes):
+            action.apply(edit, name)
 
 
 def unwrapped_optimizer(optimizer: Optimizer) -> Optimizer:
@@ -43,39 +47,52 @@ def _is_layer(module: nn.Module) -> bool:
     return any(kind.__module__.startswith(("torch.nn.modules", "diffsparse.")) for kind in kinds)
 
 
-def _take_hooks(gated: nn.Module, ordinary: nn.Module) -> None:
-    """Give the ordinary form the hooks of the gated one, not copies of them, beside its adaptors."""
-    for hooks in (key for key, value in vars(gated).items() if "hook" in key and isinstance(value, dict)):
-        made = {k: hook for k, hook in vars(ordinary)[hooks].items() if isinstance(hook, _ADAPTORS)}
-        own = {k: hook for k, hook in vars(gated)[hooks].items() if not isinstance(hook, _ADAPTORS)}
-        vars(ordinary)[hooks] = vars(gated)[hooks]
-        vars(ordinary)[hooks].clear()
-        vars(ordinary)[hooks].update(own | made)
+def _adaptors(module: nn.Module) -> set[int]:
+    """The numbers of the hooks that compaction put on `module`; flags of hooks have the same numbers."""
+    hooks = [vars(module)[key] for key in HOOKS if isinstance(vars(module)[key], dict)]
+    return {number for held in hooks for number, hook in held.items() if isinstance(hook, ADAPTOR_HOOKS)}
+
+
+def _merge_hooks(old: nn.Module, new: nn.Module) -> None:
+    """Give `new` the user's own hooks of `old`, not copies of them, beside its adaptors.
+
+    The dictionaries stay the same objects, so that handles given out earlier still remove their hooks.
+    """
+    gone, added = _adaptors(old), _adaptors(new)
+    for key in HOOKS:
+        if isinstance(hooks := vars(old)[key], dict):
+            own = {number: hook for number, hook in hooks.items() if number not in gone}
+            made = {number: hook for number, hook in vars(new)[key].items() if number in added}
+            hooks.clear()
+            # the user's hooks see what the code around the layer sees
+            hooks.update(made | own if key == "_forward_hooks" else own | made)
+            vars(new)[key] = hooks
 
 
 def _graft(old: nn.Module, new: nn.Module) -> None:
     """Make `old` what `new`, of the same class, is; whatever else the user put into it stays as it is."""
     sizes = vars(new) if _is_layer(new) else {PLAN, *true_attributes(new)}
     for key, value in vars(new).items():
-        if key not in _OF_TORCH and (key not in vars(old) or key in sizes):
+        if key not in OF_TORCH and (key not in vars(old) or key in sizes):
             vars(old)[key] = value
     old._parameters, old._buffers = new._parameters, new._buffers
     old._non_persistent_buffers_set = new._non_persistent_buffers_set
-    for hooks in _HOOKS:
-        own = {key: hook for key, hook in vars(old)[hooks].items() if not isinstance(hook, _ADAPTORS)}
-        made = {key: hook for key, hook in vars(new)[hooks].items() if isinstance(hook, _ADAPTORS)}
-        # the dictionary stays the same object, so that handles given out earlier still remove their hooks
-        vars(old)[hooks].clear()
-        vars(old)[hooks].update(own | made)
+    _merge_hooks(old, new)
     children: dict[str, nn.Module | None] = {}
     for key, child in new._modules.items():
         mine = old._modules.get(key)
-        if mine is None or child is None or type(mine) is not type(child):
-            if isinstance(mine, GatedModule) and child is not None:
-                _take_hooks(mine, child)
-            children[key] = child
-        else:
+        children[key] = child if mine is None or child is None else mine
+        if mine is None or child is None:
+            continue
+        if type(mine) is type(child):
             _graft(mine, child)
-            children[key] = mine
+        else:
+            if isinstance(mine, GatedModule):
+                _merge_hooks(mine, child)
+            # not the new object, because the user's lists and closures hold this one
+            become(mine, child)
+    for key, mine in old._modules.items():
+        if key not in children and mine is not None and runs_in_order(old):
+            become(mine, PassOn())
     old._modules.clear()
     old._modules.update(children)

@@ -12,7 +12,6 @@ from diffsparse.budget.entries import GateEntries
 from diffsparse.budget.exact import Exact
 from diffsparse.budget.limits import Limits, Mask, Numbers
 from diffsparse.errors import SparsityError
-from diffsparse.gates import named_gates
 
 Order: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
 
@@ -106,9 +105,7 @@ class Steering:
         """
         left = self.entries.mask(kept)
         groups = np.asarray(np.bincount(self.entries.group, weights=left) > 0)
-        names = [name for name in self.entries.gates if kept[name]]
-        gates = dict(named_gates(model))
-        self.entries, self.weights = GateEntries({name: gates[name] for name in names}), self.weights[groups]
+        self.entries, self.weights = self.entries.in_model(model), self.weights[groups]
         self.costs.keep(left)
         self._margins = self.entries.margins()
         return groups
@@ -171,7 +168,7 @@ class Steering:
 
     def _extremes(self, by_entry: Numbers) -> tuple[Numbers, Numbers]:
         """The smallest and the largest number of each group."""
-        starts = np.flatnonzero(self.entries.one_per_group())
+        starts = self.entries.starts
         return np.minimum.reduceat(by_entry, starts), np.maximum.reduceat(by_entry, starts)
 
     def _dies_at(self) -> Numbers:
@@ -186,8 +183,9 @@ class Steering:
         while True:
             dies_at = self._dies_at()
             alive, shift = _fewest_deaths(dies_at, lambda mask: limits.excess(self.costs.cost(mask)) <= 1, guess)
-            if self._is_connected(alive) or self._accepts(alive, self._exact()):
+            if self._is_connected(alive):
                 return alive, shift
+            self._protect_output(alive, self._exact())
 
     def _exact_deaths(self, exact: Exact) -> tuple[Mask, float]:
         """The same for the final limits, counted exactly; the formula counts some channels as alive that are not."""
@@ -195,8 +193,9 @@ class Steering:
         while True:
             fits = lambda mask: self.limits.excess(exact.cost(mask)) <= 1  # noqa: E731
             alive, shift = _fewest_deaths(self._dies_at(), fits, guess)
-            if self._accepts(alive, exact):
+            if exact.keeps_output(alive):
                 return self._refilled(alive, exact), shift
+            self._protect_output(alive, exact)
 
     def _refilled(self, alive: Mask, exact: Exact) -> Mask:
         """The live entries, and the strongest dead ones that the limits have room for: the last death may save much."""
@@ -228,10 +227,8 @@ class Steering:
             self._may_be_empty = [proven for proven in self._may_be_empty if not proven <= empty] + [empty]
         return connected
 
-    def _accepts(self, alive: Mask, exact: Exact) -> bool:
-        """Whether the output still depends on the input; if not, more layers are essential and keep a channel."""
-        if exact.keeps_output(alive):
-            return True
+    def _protect_output(self, alive: Mask, exact: Exact) -> None:
+        """With these entries the output is constant: find the layers that must keep a channel."""
         empty = self.costs.empty_layers(alive)
         new = empty.difference(*self._may_be_empty) or empty
         guilty = {layer for layer in new if not exact.keeps_output(self.costs.without_layer(layer))}
@@ -239,7 +236,6 @@ class Steering:
         if not more:
             raise SparsityError("the output of the network no longer depends on its input, whichever entries live")
         self._essential |= more
-        return False
 
 
 def _fewest_deaths(dies_at: Numbers, fits: Callable[[Mask], bool], guess: int | None = None) -> tuple[Mask, float]:
@@ -260,9 +256,9 @@ def _between(sorted_shifts: Numbers, dead: int) -> float:
     above = sorted_shifts[dead] if dead < len(sorted_shifts) else np.inf
     if np.isfinite(below) and np.isfinite(above):
         return float(below + above) / 2
-    return (
-        float(below) + BESIDE if np.isfinite(below) else min(float(above) - BESIDE, 0.0) if np.isfinite(above) else 0.0
-    )
+    if np.isfinite(below):
+        return float(below) + BESIDE
+    return min(float(above) - BESIDE, 0.0) if np.isfinite(above) else 0.0
 
 
 def least(holds: Callable[[int], bool], most: int, guess: int | None = None) -> int:

@@ -1,9 +1,7 @@
 """`load`: a file and the user's own class become the model that was saved; `read_header` needs only the file."""
 
-import copy
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TypeVar, cast
 
 import torch
@@ -11,8 +9,11 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from diffsparse.checkpoint.container import mapped_tensors, read_checked
+from diffsparse.checkpoint.parts import add_parts
 from diffsparse.checkpoint.saving import FORMAT_NAME, FORMAT_VERSION, GateRecord, Header, shared_names, unwrapped
 from diffsparse.compaction import apply_plan
+from diffsparse.compaction.apply import plan_of
+from diffsparse.compaction.duplicate import duplicate
 from diffsparse.errors import CheckpointError, SparsityError
 from diffsparse.files import require_path
 from diffsparse.gates import named_gates
@@ -48,21 +49,13 @@ def read_header(path: str | os.PathLike[str]) -> Header:
     return header
 
 
-@dataclass(frozen=True)
-class Difference:
-    """One way in which a file and a model differ."""
-
-    sentence: str
-    of_shape: bool = False
-    """Whether a tensor of one name has two shapes."""
-
-
 def load(path: str | os.PathLike[str], model: Model) -> Model:
     """The model that `save` wrote, from the file and a fresh instance of its class; the instance is not changed.
 
     Args:
         path: a file that `save` wrote.
-        model: an instance of the user's class, built with the same arguments, with gates or without.
+        model: an instance of the user's class, built with the same arguments, with gates or without; or the compact
+            model itself.
 
     A compact file replays its plan on a copy of `model`, a gated one puts gates where they are missing. Tensors stay on
     the devices of `model` and get the dtypes of the file; training flags and `requires_grad` are those of `model`. The
@@ -85,11 +78,11 @@ def load(path: str | os.PathLike[str], model: Model) -> Model:
     header = read_header(path)
     _check_has_room(own)
     try:
-        shaped = _compact_form(own, header) if header.kind == "compact" else copy.deepcopy(own)
+        shaped = _compact_form(own, header) if header.kind == "compact" else duplicate(own)
         shaped = _with_gates(shaped, header)
         found = differences(header, shaped)
     except SparsityError as error:
-        found = [Difference(str(error)), *missing_layers(header, own)]
+        found = [str(error), *missing_layers(header, own)]
     if not found:
         values = mapped_tensors(path, header.tensors, header.sha256)
         values |= {alias: values[name] for alias, name in header.shared.items()}
@@ -110,24 +103,27 @@ def _check_has_room(model: nn.Module) -> None:
 
 
 def _compact_form(model: nn.Module, header: Header) -> nn.Module:
-    """A copy of `model`, gates evaluated, made as small as the plan says."""
+    """A copy of `model`, gates evaluated, made as small as the plan says; it may be that small already."""
     assert header.plan is not None
+    if plan_of(model) == header.plan:
+        return duplicate(model)
     expected = {*header.all_tensors(), *header.plan.tensors}
     # a gate gave these norms a scale and a shift that the user's class does not have
     norms = {name: norm for name, norm in model.named_modules() if isinstance(norm, _BatchNorm)}
     bare = {name for name, norm in norms.items() if norm.bias is None and f"{name}.bias".lstrip(".") in expected}
-    small = apply_plan(_sparsified(copy.deepcopy(model), bare) if bare else model, header.plan)
+    small = apply_plan(_sparsified(duplicate(model), bare) if bare else model, header.plan)
     copy_training_flags(model, small)
     return small
 
 
 def _with_gates(model: nn.Module, header: Header) -> nn.Module:
-    """`model` with sparse batch norms and gate settings as in the file."""
+    """`model` with sparse batch norms, gated layers and gate settings as in the file."""
     modules = modules_by_name(model)
     # where the file has a gate and the model a batch norm, the saved batch norm was sparse
     owners = {name.rpartition(".")[0] for name in header.gates if name not in modules}
     if missing := {name for name in owners if isinstance(modules.get(name), _BatchNorm)}:
         model = _sparsified(model, missing)
+    add_parts(model, header.parts)
     for name, gate in named_gates(model):
         if name in header.gates:
             gate.rgf = header.gates[name].rgf
@@ -135,16 +131,14 @@ def _with_gates(model: nn.Module, header: Header) -> nn.Module:
 
 
 def _sparsified(model: nn.Module, names: set[str]) -> nn.Module:
-    return sparsify(model, lambda name, _: name in names, start=0.5)
+    return sparsify(model, only=lambda name, _: name in names, start=0.5)
 
 
-def _misfit(path: str | os.PathLike[str], header: Header, model: nn.Module, found: list[Difference]) -> str:
+def _misfit(path: str | os.PathLike[str], header: Header, model: nn.Module, found: list[str]) -> str:
     kind = type(model)
-    cut = header.kind != "compact" and any(difference.of_shape for difference in found)
-    hint = ". If the file holds the .model of a compact result: save the whole result instead" if cut else ""
     return (
         f"'{os.fspath(path)}', a {header.kind} {header.model_class}, does not fit this "
-        f"{kind.__module__}.{kind.__qualname__}: {in_words(found)}{hint}"
+        f"{kind.__module__}.{kind.__qualname__}: {in_words(found)}"
     )
 
 
@@ -161,44 +155,44 @@ def _fill(model: nn.Module, values: dict[str, Tensor]) -> None:
         raise CheckpointError(f"{type(model).__name__} did not take its state: {error}") from error
 
 
-def differences(header: Header, model: nn.Module) -> list[Difference]:
+def differences(header: Header, model: nn.Module) -> list[str]:
     """Names, shapes, kinds of numbers and kinds of gates in which a file and a model differ."""
     saved, state = header.all_tensors(), model.state_dict()
-    found = [Difference(f"'{name}' is in the file but not in the model") for name in saved if name not in state]
-    found += [Difference(f"'{name}' is in the model but not in the file") for name in state if name not in saved]
+    found = [f"'{name}' is in the file but not in the model" for name in saved if name not in state]
+    found += [f"'{name}' is in the model but not in the file" for name in state if name not in saved]
     for name in (name for name in saved if name in state):
         ours, theirs = state[name], saved[name]
         if tuple(ours.shape) != theirs.shape:
             sentence = f"'{name}' has shape {theirs.shape} in the file and {tuple(ours.shape)} in the model"
-            found.append(Difference(sentence, of_shape=True))
+            found.append(sentence)
         elif ours.dtype != theirs.dtype and not (ours.is_floating_point() and theirs.dtype.is_floating_point):
-            found.append(Difference(f"'{name}' is {theirs.dtype} in the file and {ours.dtype} in the model"))
+            found.append(f"'{name}' is {theirs.dtype} in the file and {ours.dtype} in the model")
     for name, gate in named_gates(model):
         mine, saved_gate = GateRecord.of(gate), header.gates.get(name)
         if saved_gate is not None and (mine.kind, mine.dims) != (saved_gate.kind, saved_gate.dims):
             theirs_is = f"a {saved_gate.kind} over dimensions {saved_gate.dims} in the file"
             ours_is = f"a {mine.kind} over dimensions {mine.dims} in the model"
-            found.append(Difference(f"'{name}' is {theirs_is}, {ours_is}"))
+            found.append(f"'{name}' is {theirs_is}, {ours_is}")
     return found
 
 
-def missing_layers(header: Header, model: nn.Module) -> list[Difference]:
+def missing_layers(header: Header, model: nn.Module) -> list[str]:
     """Tensors of the file whose layers the model does not have at all."""
     layers = {name for name, _ in model.named_modules(remove_duplicate=False)}
     names = (name for name in header.all_tensors() if name.rpartition(".")[0] not in layers)
-    return [Difference(f"'{name}' is in the file but not in the model") for name in names]
+    return [f"'{name}' is in the file but not in the model" for name in names]
 
 
-def split_ties(values: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> list[Difference]:
+def split_ties(values: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> list[str]:
     """Tensors that are one in the model's `state` and hold different `values` in the file."""
     return [
-        Difference(f"'{name}' and '{other}' are one tensor in the model and two different ones in the file")
+        f"'{name}' and '{other}' are one tensor in the model and two different ones in the file"
         for name, other in shared_names(state).items()
         if values[name] is not values[other] and not torch.equal(values[name], values[other])
     ]
 
 
-def in_words(found: Sequence[Difference]) -> str:
+def in_words(found: Sequence[str]) -> str:
     """The first few differences, and how many more there are."""
     more = f"; and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
-    return "; ".join(difference.sentence for difference in found[:SHOWN]) + more
+    return "; ".join(found[:SHOWN]) + more

@@ -11,6 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from diffsparse.checkpoint.container import DTYPE_NAMES, DTYPES, HASH, write_tensors
+from diffsparse.checkpoint.parts import PartRecord, recorded_parts
+from diffsparse.compaction.apply import plan_of
 from diffsparse.compaction.pipeline import Compacted
 from diffsparse.compaction.plan import Plan
 from diffsparse.errors import CheckpointError, SparsityError
@@ -60,6 +62,8 @@ class Header:
     """For a compact model: how it follows from the user's class."""
     gates: dict[str, GateRecord] = field(default_factory=dict)
     """Gates by name, so that a model without gates can get them before its numbers."""
+    parts: dict[str, PartRecord] = field(default_factory=dict)
+    """Gates of layers by name, likewise."""
     shared: dict[str, str] = field(default_factory=dict)
     """Further names of tensors that were saved once."""
     tensors: dict[str, TensorRecord] = field(default_factory=dict)
@@ -79,11 +83,13 @@ class Header:
             torch_version=str(torch.__version__),
             plan=plan,
             gates=gates,
+            parts=recorded_parts(model),
             shared=shared,
         )
 
     def to_metadata(self) -> dict[str, str]:
         """The header as safetensors metadata, without tensors and hash, which the file adds."""
+        parts = {name: to_plain(part) for name, part in self.parts.items()}
         return {
             "format": FORMAT_NAME,
             "format_version": str(self.format_version),
@@ -94,6 +100,7 @@ class Header:
             "plan": "" if self.plan is None else self.plan.to_json(),
             "gates": json.dumps({name: to_plain(gate) for name, gate in self.gates.items()}, separators=(",", ":")),
             "shared": json.dumps(self.shared, separators=(",", ":")),
+            **({"parts": json.dumps(parts, separators=(",", ":"))} if parts else {}),
         }
 
     @classmethod
@@ -109,6 +116,7 @@ class Header:
             torch_version=metadata["torch_version"],
             plan=Plan.from_json(plan) if plan else None,
             gates=from_plain(dict[str, GateRecord], json.loads(metadata["gates"]), "gates"),
+            parts=from_plain(dict[str, PartRecord], json.loads(metadata.get("parts", "{}")), "parts"),
             shared=from_plain(dict[str, str], json.loads(metadata["shared"]), "shared"),
             tensors={
                 name: TensorRecord(dtype=DTYPES[entry["dtype"]], shape=tuple(entry["shape"]))
@@ -137,8 +145,7 @@ def save(thing: Compacted[Any] | nn.Module, path: str | os.PathLike[str]) -> Non
     """Write a model to one safetensors file, in one step: a failure leaves the old file as it was.
 
     Args:
-        thing: what `compact` returned, a gated model, or any other model. Give the whole result of `compact`, not its
-            `.model`: loading it into the user's class needs the plan.
+        thing: what `compact` returned or its `.model`, which remembers its plan; a gated model; or any other model.
         path: where; the folder must exist.
 
     The file holds all of `state_dict()`, tensors with several names once. Its header holds versions, the class, the
@@ -164,7 +171,7 @@ def save(thing: Compacted[Any] | nn.Module, path: str | os.PathLike[str]) -> Non
         _check_tensor(name, value)
     shared = shared_names(state)
     once = {name: tensor for name, tensor in state.items() if name not in shared}
-    header = Header.of(model, thing.plan if isinstance(thing, Compacted) else None, shared)
+    header = Header.of(model, thing.plan if isinstance(thing, Compacted) else plan_of(model), shared)
     with replacing(path) as file:
         write_tensors(file, once, header.to_metadata())
 

@@ -1,6 +1,6 @@
 """What a plan does to a model: what stays of each tensor, and one class per action on a module."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 from typing import Annotated, Any, ClassVar, TypeAlias
@@ -10,8 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from diffsparse.compaction import adaptors
+from diffsparse.compaction.stand_in import become
+from diffsparse.compaction.stretch import ConstantMap, Stretch, note_shapes
 from diffsparse.errors import SparsityError, require_whole
-from diffsparse.module_tree import modules_by_name
+from diffsparse.module_tree import modules_by_name, runs_in_order
 from diffsparse.plain import from_plain, to_plain
 
 
@@ -85,10 +87,9 @@ class ModelEdit:
         return next((t for t in tensors if t is not None and t.is_floating_point()), torch.empty(0))
 
     def replace(self, name: str, new: nn.Module) -> None:
-        """Put `new` in the place of the module `name`."""
-        owner, _, key = name.rpartition(".")
-        parent = self.modules[owner]
-        parent._modules[key] = self.modules[name] = new.train(parent.training)
+        """The module `name` becomes `new`; it stays the same object."""
+        parent = self.modules[name.rpartition(".")[0]]
+        become(self.modules[name], new.train(parent.training))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,14 +100,16 @@ class Action:
     """What JSON and the printed plan call it."""
     drops_module: ClassVar[bool] = False
     """Whether the module leaves the tree, with everything in it."""
-    needs_size: ClassVar[bool] = False
-    """Whether the compact model is then valid for the size of the example only."""
     for_inference: ClassVar[bool] = False
     """Whether the compact model is then meant for inference, not for training."""
 
     def apply(self, edit: ModelEdit, name: str) -> None:
         """Do it to the module `name`, whose tensors are sliced already."""
         raise NotImplementedError
+
+    def within(self, name: str) -> "Action":
+        """The same action for a model that holds the planned one as its module `name`."""
+        return self
 
     def to_plain(self) -> dict[str, Any]:
         """The action as plain data, with its tag."""
@@ -134,8 +137,12 @@ class Remove(Action):
 
     def apply(self, edit: ModelEdit, name: str) -> None:
         owner, _, key = name.rpartition(".")
-        # not `del parent[i]`, which would rename the layers behind it
-        del edit.modules[owner]._modules[key]
+        around = edit.modules[owner]
+        if runs_in_order(around):
+            # whoever else holds it sees what the sequence does
+            edit.replace(name, adaptors.PassOn())
+        # not `del around[i]`, which would rename the layers behind it
+        del around._modules[key]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -174,24 +181,28 @@ class EmitConstant(Action):
 
 @dataclass(frozen=True, kw_only=True)
 class EmitMap(Action):
-    """The module emits one map, which holds for one input size."""
+    """The module emits a map that varies with the position, at any input size."""
 
     tag: ClassVar = "map"
     drops_module: ClassVar = True
-    needs_size: ClassVar = True
 
     outputs: Widths
     shape: list[Count]
-    """Shape of the map without the batch."""
-    input_size: list[Count | None]
-    """The input size it is valid for, without the batch; None for any number of channels."""
+    """Shape of the table from which the map is made."""
+    stretches: list[Stretch | None]
+    """How each dimension of the table is stretched; None for one that stays as it is."""
+    sizes_of: str | None = None
+    """A module around this one whose input tells the sizes; None for the module itself."""
 
     def apply(self, edit: ModelEdit, name: str) -> None:
-        edit.replace(name, adaptors.ConstantMap(self.shape, self.input_size).to(edit.sample(name)))
+        note = None if self.sizes_of is None else note_shapes(edit.modules[self.sizes_of])
+        edit.replace(name, ConstantMap(self.shape, self.stretches, note).to(edit.sample(name)))
+
+    def within(self, name: str) -> "Action":
+        return self if self.sizes_of is None else replace(self, sizes_of=f"{name}.{self.sizes_of}".rstrip("."))
 
     def __str__(self) -> str:
-        size = [n for n in self.input_size if n is not None]
-        return f"out {self.outputs[0]} -> {self.outputs[1]}, {self.tag}, valid for input size {size} only"
+        return f"out {self.outputs[0]} -> {self.outputs[1]}, {self.tag}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -228,11 +239,12 @@ class Slice(Action):
             module.bias = nn.Parameter(like.new_zeros(self.outputs[1]), requires_grad=trained)
         if self.select is not None:
             module.register_buffer(adaptors.SELECT, edit.index(self.select, like.device), persistent=False)
-            module.register_forward_pre_hook(adaptors.SelectInput(self.dim), prepend=True)
+            # behind the user's own hooks, which see what goes in and out as the code around the layer does
+            module.register_forward_pre_hook(adaptors.SelectInput(self.dim))
         if self.expand is not None:
             module.register_buffer(adaptors.EXPAND, edit.index(self.expand, like.device), persistent=False)
             module.register_buffer(adaptors.FILL, like.new_zeros(self.width))
-            module.register_forward_hook(adaptors.ExpandOutput(self.dim))
+            module.register_forward_hook(adaptors.ExpandOutput(self.dim), prepend=True)
 
     def __str__(self) -> str:
         parts = [] if self.inputs is None else [f"in {self.inputs[0]} -> {self.inputs[1]}"]
@@ -272,7 +284,26 @@ class Fold(Slice):
         return super().__str__() if self.outputs[0] != self.outputs[1] else self.tag
 
 
+@dataclass(frozen=True, kw_only=True)
+class SetSizes(Action):
+    """Numbers that the module's own code reads are made true: how many heads there are, how wide pieces are."""
+
+    tag: ClassVar = "sizes"
+
+    sizes: dict[str, Widths]
+    """By the name of the attribute, its number before and after."""
+
+    def apply(self, edit: ModelEdit, name: str) -> None:
+        module = edit.modules[name]
+        for key, (_, after) in self.sizes.items():
+            if key in vars(module):
+                setattr(module, key, after)
+
+    def __str__(self) -> str:
+        return ", ".join(f"{key} {before} -> {after}" for key, (before, after) in self.sizes.items())
+
+
 ACTIONS: dict[str, type[Action]] = {
-    kind.tag: kind for kind in (Slice, RaggedSlice, EmitConstant, EmitMap, Fold, PassThrough, Remove)
+    kind.tag: kind for kind in (Slice, RaggedSlice, EmitConstant, EmitMap, Fold, PassThrough, Remove, SetSizes)
 }
 """Actions by their tags."""

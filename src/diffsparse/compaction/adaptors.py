@@ -7,7 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from diffsparse.errors import SparsityError
+from diffsparse.compaction.stand_in import StandIn
+from diffsparse.compaction.stretch import ForgetShape, NoteShape
 
 SELECT, EXPAND, FILL = "select_index", "expand_index", "expand_fill"
 _CONVOLVE: dict[int, Any] = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
@@ -39,6 +40,9 @@ class ExpandOutput:
         return fill.index_copy(self.dim, getattr(module, EXPAND), output)
 
 
+ADAPTOR_HOOKS = (SelectInput, ExpandOutput, NoteShape, ForgetShape)
+
+
 def copy_adaptor_buffers(source: nn.Module, target: nn.Module) -> None:
     """Give `target` copies of what the hooks above keep in `source`."""
     for key in (SELECT, EXPAND, FILL):
@@ -55,14 +59,14 @@ def _spread(numbers: Tensor, dim: int, shape: list[int]) -> Tensor:
     return numbers.view(view).expand(shape)
 
 
-class PassOn(nn.Module):
+class PassOn(StandIn):
     """Replaces a module that returns its first argument."""
 
     def forward(self, input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         return input
 
 
-class Constant(nn.Module):
+class Constant(StandIn):
     """Replaces a layer whose output no longer depends on its input: one number per channel, at any size.
 
     Args:
@@ -98,37 +102,7 @@ class Constant(nn.Module):
         return f"{self.numbers.numel()}"
 
 
-class ConstantMap(nn.Module):
-    """Replaces a module whose output is the same map for every input of the size it was compacted for.
-
-    Args:
-        shape: of the output, without the batch.
-        input_size: size of the input that the map is valid for, without the batch; None for any number of channels.
-    """
-
-    map: Tensor
-
-    def __init__(self, shape: list[int], input_size: list[int | None]) -> None:
-        super().__init__()
-        self.input_size = list(input_size)
-        self.register_buffer("map", torch.zeros(1, *shape))
-
-    def forward(self, input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-        # a constant does not depend on further arguments
-        given = [None if wanted is None else n for wanted, n in zip(self.input_size, input.shape[1:], strict=True)]
-        if given != self.input_size:
-            wanted, got = ([n for n in size if n is not None] for size in (self.input_size, given))
-            raise SparsityError(
-                "this layer became a constant map when it was compacted, valid for input of spatial size "
-                f"{wanted}; got {got}. Compact again with an example of this size"
-            )
-        return self.map.to(input.dtype).expand(input.shape[0], *self.map.shape[1:]).clone()
-
-    def extra_repr(self) -> str:
-        return f"{tuple(self.map.shape[1:])}, input_size={self.input_size}"
-
-
-class RaggedConv(nn.Module):
+class RaggedConv(StandIn):
     """A grouped convolution whose groups have different sizes, run one after the other.
 
     `weight` holds the groups below each other, padded with zeros to one width.
@@ -145,7 +119,9 @@ class RaggedConv(nn.Module):
         super().__init__()
         self.blocks = list(blocks)
         self.stride, self.padding, self.dilation = conv.stride, conv.padding, conv.dilation
-        self.weight, self.bias = conv.weight, conv.bias
+        self.weight = conv.weight
+        # also if there is none, so that one can be added
+        self.register_parameter("bias", conv.bias)
 
     def forward(self, input: Tensor) -> Tensor:
         convolve = _CONVOLVE[self.weight.dim() - 2]

@@ -1,15 +1,20 @@
 """Which channels are read, which stay: from a recorded run to the widths of every layer."""
 
+from collections import Counter
 from typing import Literal, TypeAlias
 
 import numpy as np
 
-from diffsparse.compaction.graph import Call, Graph, Mask, Node, Value, every, how_many, some
-from diffsparse.compaction.rules.base import EachChannel, Rule, pin, read_all, tracked, widen
+from diffsparse.compaction.bake import BAKED, hooks_only_compute_weights
+from diffsparse.compaction.constants import constants_of
+from diffsparse.compaction.graph import Call, Graph, Mask, Node, Value, every, how_many, read_counts, some
+from diffsparse.compaction.rules.base import EachChannel, Rule, is_one_of, pin, read_all, widen
+from diffsparse.compaction.rules.dimensions import keep_whole
 from diffsparse.compaction.rules.layer import Layer, filled
-from diffsparse.compaction.rules.movement import names_sizes
+from diffsparse.compaction.rules.movement import names_sizes, passes_on
 
 UnseenReads: TypeAlias = Literal["none", "unread", "all"]
+DeadModules: TypeAlias = Literal["leave", "stand in", "stay"]
 
 
 class Passed(EachChannel):
@@ -38,6 +43,9 @@ class Analysis:
         trust_reshape_sizes: whether a reshape that was given sizes is assumed to have computed them from the tensor.
         assume_unseen_reads: which tensors may be read by code that the recorder cannot see: "none", those that seem
             "unread", or "all".
+        dead_modules: what becomes of modules that are not needed: they "leave" a `Sequential`, others "stand in" for
+            them where they are, or they "stay" and run, with one channel each.
+        heads: whether heads of attention may leave the tensors between layers, too.
         round_to: widths become multiples of this.
     """
 
@@ -48,11 +56,14 @@ class Analysis:
         narrow: bool = True,
         trust_reshape_sizes: bool = True,
         assume_unseen_reads: UnseenReads = "none",
+        dead_modules: DeadModules = "leave",
+        heads: bool = False,
         round_to: int = 1,
     ) -> None:
-        self.graph, self.round_to = graph, round_to
+        self.graph, self.constants, self.round_to = graph, constants_of(graph), round_to
+        self.dead_modules, self._heads = dead_modules, heads
+        self._reads = read_counts(graph.nodes, graph.results) if dead_modules == "stay" else Counter[int]()
         self._counts, self._unread = graph.call_counts(), set[str]()
-        self._sized = any(len(v.shape) > 2 for node in graph.nodes for v in node.inputs if v.depends_on_input)
         # a constant that nobody reads needs no map: its layers are treated one by one
         while True:
             self.removed: dict[str, Call] = {}
@@ -62,6 +73,7 @@ class Analysis:
             self._free_layers()
             self._find_needs(assume_unseen_reads)
             for node in self.nodes:
+                node.heads = heads
                 node.rigid |= names_sizes(node) and (not trust_reshape_sizes or _shows_nothing(node))
             unread = {name for name, call in self.emitted.items() if not some(call.output.need)}
             if not unread:
@@ -77,10 +89,9 @@ class Analysis:
     def _find_values(self) -> list[Value]:
         """Every value of the nodes, once, with fresh masks."""
         seen = {id(v): v for node in self.nodes for v in (*node.inputs, *node.outputs)}
-        moved = [v.channel_of_entry[0] for v in seen.values() if v.channel_of_entry is not None]
-        seen |= {id(v): v for v in (*moved, *self.graph.results)}
+        seen |= {id(v): v for v in self.graph.results}
         for value in seen.values():
-            if value.axis is not None:
+            if value.axes is not None:
                 value.need, value.keep = np.zeros((2, value.channels), bool)
         return list(seen.values())
 
@@ -97,11 +108,12 @@ class Analysis:
 
     def _node_if_dead(self, call: Call) -> Node | None:
         start, out = call.input, call.output
+        if self.dead_modules == "stay":
+            return None
         if not start.depends_on_input or not out.axis or call.last_node == call.first_node or not self._runs_once(call):
             return None
         passes = out.axis == start.axis and out is not start and out.origin is start.origin
-        # a constant may depend on the size of the input, so it must stand where the size is known
-        emits = out.known and not every(out.fixed) and (len(start.shape) > 2 or not self._sized)
+        emits = not every(out.fixed) and self.constants.anchor(call) is not None
         if not passes and (not emits or call.name in self._unread):
             return None
         if next(call.module.parameters(), None) is None or self._leaks(call):
@@ -132,30 +144,63 @@ class Analysis:
                 continue
             around = {id(n): n for name in layer.tensors.values() for n in shared.get(name, ())} if shared else {}
             layer.twins = tuple(n.layer for n in around.values() if n.layer is not None)
-            layer.pinned = any(n.layer is None or n.layer.tensors != layer.tensors for n in around.values())
+            layer.pinned = any(not _same_layer(n, node) for n in around.values())
             layer.call = node.call if not around and self._is_module(node, layer) else None
+            layer.pinned |= node.sealed or (bool(layer.computed) and layer.mixes and not layer.free)
 
     def _shared_parameters(self) -> dict[str | None, list[Node]]:
-        """Parameters that several nodes use, with these nodes."""
+        """Parameters that several nodes use, with these nodes; vectors that all of them follow need no care."""
         users: dict[str | None, list[Node]] = {}
+        vectors: dict[str, Value] = {}
         for node in self.nodes:
             for value in node.inputs:
                 if value.parameter is not None:
                     users.setdefault(value.parameter, []).append(node)
+                    if value.axes is not None:
+                        vectors[value.parameter] = value
+        self._pinned_vectors = [v for _, layer in self.layers if layer.mixes for v in layer.vectors]
+        for name, vector in vectors.items():
+            if all(_follows(node, vector) for node in users[name]):
+                del users[name]
+            else:
+                self._pinned_vectors.append(vector)
         return {name: nodes for name, nodes in users.items() if len(nodes) > 1 and nodes != nodes[:1] * len(nodes)}
 
     def _is_module(self, node: Node, layer: Layer) -> bool:
         """Whether the layer is one call of one module, and that module nothing but the layer."""
         call = node.call
-        return (
-            call is not None
-            and call.plain
-            and self._runs_once(call)
-            and isinstance(call.module, node.rule.modules)
-            and call.input is layer.operand
-            and call.output is node.output
-            and layer.tensors == {role: f"{call.name}.{role}" for role in layer.tensors}
-        )
+        if call is None or not (call.plain and self._runs_once(call)):
+            return False
+        # a hook may have kept the input for others, and a select would make it narrower
+        if self.dead_modules == "stay" and call.module._forward_hooks and self._reads[id(call.input)] > 1:
+            return False
+        whole = node.rule.is_all_of(call, node)
+        if layer.computed:
+            return whole and self._can_bake(node, call)
+        stored = layer.tensors == {role: f"{call.name}.{role}" for role in layer.tensors}
+        return stored and is_one_of(call.module, node.rule.modules) and (whole or self._only_wraps(call, node))
+
+    def _can_bake(self, node: Node, call: Call) -> bool:
+        """Whether an ordinary layer with the computed weights can stand for the call."""
+        if node.op not in BAKED or not hooks_only_compute_weights(call.module) or self._leaks(call):
+            return False
+        inside = self.graph.nodes[call.first_node : call.last_node]
+        return all(n is node or not any(v.depends_on_input for v in n.inputs) for n in inside)
+
+    def _only_wraps(self, call: Call, node: Node) -> bool:
+        """Whether the call only pads or reshapes around the layer, so that a select and an expand can do without it."""
+        value, behind = call.input, False
+        for other in self.graph.nodes[call.first_node : call.last_node]:
+            if other is node:
+                fits, behind = value is node.layer.operand, True
+            else:
+                # behind the layer, another operator would have to see what an expand puts back
+                fits = other.inputs[:1] == [value] and passes_on(other)
+                fits = fits and not (behind and isinstance(other.rule, EachChannel))
+            if not fits:
+                return False
+            value = other.output
+        return value is call.output
 
     def _find_needs(self, assume_unseen_reads: UnseenReads) -> None:
         for value in self.graph.results:
@@ -167,12 +212,15 @@ class Analysis:
                     read_all(value)
         for node in reversed(self.nodes):
             node.rule.needs(node)
+            if self.dead_modules == "stay" and node.layer is not None and node.layer.free:
+                node.layer.keep_something()
 
     def _find_widths(self, narrow: bool) -> None:
-        values = [value for value in self.values if value.axis is not None]
+        values = [value for value in self.values if value.axes is not None]
         for value in values:
-            value.keep |= value.need if narrow else True
-        pin(self.graph.results)
+            value.keep |= value.need if narrow and (value.axis is not None or self._heads) else True
+            keep_whole(value)
+        pin([*self.graph.results, *self._pinned_vectors])
         for node, layer in self.layers:
             if layer.free:
                 node.rule.unify_widths(node)
@@ -199,7 +247,7 @@ class Analysis:
             widen(value, self._rounded(value.keep, np.ones_like(value.keep)))
         self._settle()
         for _, layer in self.layers:
-            if not layer.free or layer.groups > 1 or not some(layer.rows):
+            if not layer.free or layer.groups > 1 or not some(layer.rows) or not len(layer.columns):
                 continue
             if layer.mixes:
                 layer.rows = self._rounded(layer.rows, layer.output.keep)
@@ -212,7 +260,20 @@ class Analysis:
         return filled(mask, -(-how_many(mask) // self.round_to) * self.round_to, candidates)
 
 
+def _follows(node: Node, vector: Value) -> bool:
+    """Whether the stored `vector` may become narrower as far as `node` is concerned."""
+    rule = type(node.rule)
+    if node.layer is not None:
+        return bool(node.layer.operand is vector)
+    return rule.follows_vectors or rule.unify_widths is Rule.unify_widths
+
+
 def _shows_nothing(node: Node) -> bool:
     """Whether only constants are read of what is reshaped: verification would not notice a mistake."""
-    value = tracked(node.inputs[0])
-    return value.axis is not None and not (value.need & ~value.fixed).any()
+    value = node.inputs[0]
+    return value.axes is not None and value.depends_on_input and not (value.need & ~value.fixed).any()
+
+
+def _same_layer(node: Node, other: Node) -> bool:
+    """Whether both use the same tensors in the same way."""
+    return node.layer is not None and node.layer.tensors == other.layer.tensors and node.rule is other.rule

@@ -8,11 +8,12 @@ from torch import Tensor, nn
 
 from diffsparse.compaction.actions import ModelEdit, slice_tensor
 from diffsparse.compaction.adaptors import FILL
+from diffsparse.compaction.bake import baked
 from diffsparse.compaction.materialise import check_model, materialise
 from diffsparse.compaction.plan import Plan
 from diffsparse.compaction.rules import true_attributes
 from diffsparse.errors import SparsityError
-from diffsparse.module_tree import modules_by_name, tensors_by_name
+from diffsparse.module_tree import lies_in, modules_by_name, tensors_by_name
 
 Model = TypeVar("Model", bound=nn.Module)
 
@@ -56,8 +57,13 @@ def apply_plan(model: Model, plan: Plan) -> Model:
 
 
 def plan_of(model: nn.Module) -> Plan | None:
-    """The plan that made a compact model; None for any other."""
-    return vars(model).get(PLAN)
+    """The plan that made a compact model, or a model with compact ones in it; None for any other."""
+    own: Plan | None = vars(model).get(PLAN)
+    if own is not None:
+        return own
+    held = [(name, plan) for name, module in modules_by_name(model).items() if (plan := vars(module).get(PLAN))]
+    steps = [step.within(name) for name, plan in held for step in (*plan.earlier, replace(plan, earlier=()))]
+    return replace(steps[-1], earlier=tuple(steps[:-1])) if steps else None
 
 
 def with_earlier(plan: Plan, model: nn.Module) -> Plan:
@@ -69,10 +75,12 @@ def with_earlier(plan: Plan, model: nn.Module) -> Plan:
 def _check_fits(model: nn.Module, plan: Plan) -> None:
     modules, kind = modules_by_name(model), type(model).__name__
     tensors = tensors_by_name(modules)
-    for name in plan.layers:
+    for name in (*plan.layers, *plan.baked):
         if name not in modules:
             raise SparsityError(f"the plan changes '{name}', which {kind} does not have")
     for name, kept in plan.tensors.items():
+        if lies_in(name, plan.baked):
+            continue
         if name not in tensors:
             raise SparsityError(f"the plan slices '{name}', which {kind} does not have")
         shape = tuple(tensors[name].shape)
@@ -90,6 +98,10 @@ def _check_fits(model: nn.Module, plan: Plan) -> None:
 def shrink_in_place(model: nn.Module, plan: Plan) -> nn.Module:
     """Apply a plan to `model` itself; it must fit, and gates must be evaluated already."""
     edit = ModelEdit(model)
+    if plan.baked:
+        for name, shape in plan.baked.items():
+            edit.replace(name, baked(edit.modules[name], shape, edit.sample(name)))
+        edit = ModelEdit(model)
     tensors = tensors_by_name(edit.modules)
     for name, kept in plan.tensors.items():
         # in place, so that tied parameters stay tied
@@ -98,7 +110,10 @@ def shrink_in_place(model: nn.Module, plan: Plan) -> nn.Module:
         action.apply(edit, name)
     for module in edit.modules.values():
         vars(module).update(true_attributes(module))
-    vars(model)[PLAN] = with_earlier(plan, model) if not plan.earlier else plan
+    made_by = with_earlier(plan, model) if not plan.earlier else plan
+    for module in edit.modules.values():
+        vars(module).pop(PLAN, None)
+    vars(model)[PLAN] = made_by
     return model
 
 
@@ -106,6 +121,8 @@ def shrink_in_place(model: nn.Module, plan: Plan) -> nn.Module:
 class PlanTensors:
     """Contents of the tensors that a plan creates, by the name of the layer."""
 
+    weight: dict[str, Tensor] = field(default_factory=dict)
+    """What to add to the weight."""
     bias: dict[str, Tensor] = field(default_factory=dict)
     """What to add to the bias."""
     fill: dict[str, Tensor] = field(default_factory=dict)
@@ -119,11 +136,12 @@ class PlanTensors:
 @torch.no_grad()
 def write_plan_tensors(model: nn.Module, contents: PlanTensors) -> None:
     """Write these contents into a model that the plan was applied to."""
-    for name, extra in contents.bias.items():
-        layer: Any = model.get_submodule(name)
-        layer.bias.copy_(layer.bias.double() + extra.to(layer.bias.device))
+    for role, added in (("weight", contents.weight), ("bias", contents.bias)):
+        for name, extra in added.items():
+            tensor = model.get_submodule(name).get_parameter(role)
+            tensor.copy_(tensor.double() + extra.to(tensor.device))
     for name, affine in contents.affine.items():
-        layer = model.get_submodule(name)
+        layer: Any = model.get_submodule(name)
         scale, shift = (tensor.to(layer.weight.device) for tensor in affine)
         layer.weight.copy_(layer.weight.double() * scale.view(-1, *[1] * (layer.weight.dim() - 1)))
         layer.bias.copy_(layer.bias.double() * scale + shift)

@@ -9,13 +9,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules import module as hooks
 from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves
 from torch.utils.hooks import RemovableHandle
 
 from diffsparse.compaction.graph import Call, Graph, Node, Value, single_number
+from diffsparse.compaction.insight import can_look_into, inside, scripted_functions_as_written
 from diffsparse.compaction.rules import OPAQUE, canonical, describe
-from diffsparse.compaction.rules.pointwise import takes_number
+from diffsparse.compaction.rules.base import numbers_in, takes_number
 from diffsparse.errors import SparsityError
-from diffsparse.example import tensors_in
+from diffsparse.example import map_tensors, tensors_in
 from diffsparse.module_tree import memory_of, modules_by_name, tensors_by_name
 
 # Checked first: most arguments are of these types, and `isinstance` is slow for tensors.
@@ -28,6 +30,10 @@ _METADATA = {
     *("type", "data_ptr", "has_names", "untyped_storage", "hash", "repr", "format", "is_same_size", "is_pinned"),
     *("get_device", "result_type"),
 }
+# Those of them that tell how large a tensor is.
+_SIZES = {"shape.__get__", "size", "numel", "nelement", "len", "stride", "nbytes.__get__", "untyped_storage"}
+# Calls that take no more of other tensors than their dtype and device.
+_LIKE_ANOTHER = {"to", "type_as"}
 # Calls whose result differs each time.
 _RANDOM = {"rand", "randn", "randint", "randperm", "rand_like", "randn_like", "bernoulli", "multinomial", "normal"}
 
@@ -48,18 +54,21 @@ def is_in_place(op: str, spelled: bool, kwargs: dict[str, Any]) -> bool:
         return spelled
     if "dropout" in op and kwargs.get("training") is False:
         return False
-    return spelled or kwargs.get("inplace") is True or "out" in kwargs
+    return spelled or kwargs.get("inplace") is True or kwargs.get("out") is not None
 
 
 class _Recorder(TorchFunctionMode):
     """Turns every torch call into a node."""
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, trust: bool) -> None:
         super().__init__()
+        self.trust = trust
         modules = modules_by_name(model)
         self.names = {module: name for name, module in modules.items()}
         self.graph = Graph([], [], [], tensors_by_name(modules), modules)
         self.stack: list[Call] = []
+        self.sizes_asked = False
+        self._inside = False
         self._values = {
             id(tensor): Value(tuple(tensor.shape), parameter=name, known=True)
             for name, tensor in self.graph.tensors.items()
@@ -69,7 +78,11 @@ class _Recorder(TorchFunctionMode):
 
     def value(self, tensor: Tensor) -> Value:
         """The value of `tensor`; nothing is known of a tensor that was not seen before."""
-        return self._values.get(id(tensor)) or self.note(tensor, Value(tuple(tensor.shape), depends_on_input=True))
+        known = self._values.get(id(tensor))
+        if known is not None:
+            return known
+        self.graph.strangers.append(tensor)
+        return self.note(tensor, Value(tuple(tensor.shape), depends_on_input=True))
 
     def note(self, tensor: Tensor, value: Value) -> Value:
         key = id(tensor)
@@ -113,8 +126,6 @@ class _Recorder(TorchFunctionMode):
         call.last_node = len(self.graph.nodes)
         if isinstance(output, Tensor):
             call.output = self.value(output)
-            if call.output.known and call.output.depends_on_input and output.dim() > 0:
-                call.data = output.detach()[:1].clone()
 
     def _described(self, things: Iterable[Any], inputs: list[Value]) -> tuple[Any, ...]:
         """These things with values in place of tensors; the values are added to `inputs`."""
@@ -143,8 +154,11 @@ class _Recorder(TorchFunctionMode):
         kwargs = kwargs or {}
         if func is Tensor.__iter__:
             return iter(self.__torch_function__(torch.unbind, types, args, kwargs))
+        if can_look_into(func):
+            return self._look_into(func, args, kwargs)
         op, spelled_in_place, tells = spelling(func)
         if tells and next(tensors_in(result := func(*args, **kwargs)), None) is None:
+            self.sizes_asked = self.sizes_asked or (op in _SIZES and not (self.stack and self.stack[-1].of_torch))
             return result
         inputs: list[Value] = []
         positional = self._described(args, inputs)
@@ -156,6 +170,8 @@ class _Recorder(TorchFunctionMode):
         made = [result] if isinstance(result, Tensor) else list(tensors_in(result))
         if not made and not inputs:
             return result
+        if op in _LIKE_ANOTHER:
+            inputs = inputs[:1]
         in_place = is_in_place(op, spelled_in_place, kwargs)
         if in_place and not made:
             made = list(tensors_in((args, kwargs)))[:1]
@@ -163,28 +179,50 @@ class _Recorder(TorchFunctionMode):
         for value in inputs:
             depends, known = depends or value.depends_on_input, known and value.known
         # a tensor made from no other may depend on sizes or be random, and a number may come from data
-        known = known and op not in _RANDOM and not takes_number(op, args, kwargs)
+        known = known and op not in _RANDOM
+        if known and takes_number(op, args, kwargs):
+            known = self.trust and not depends
+            if known:
+                self.graph.trusted.append((op, *numbers_in(args, kwargs)))
         outputs = [Value(tuple(t.shape), known=known, depends_on_input=depends) for t in made]
         for tensor, value in zip(made, outputs, strict=True):
-            value.number = single_number(tensor) if known else None
-        node = Node(op, positional, named, inputs, outputs, result, self.stack[-1] if self.stack else None)
-        if args and not in_place and isinstance(args[0], Tensor):
-            node.redo = lambda first: func(first, *args[1:], **kwargs)
+            value.discrete = not tensor.dtype.is_floating_point
+            if known:
+                value.number = single_number(tensor)
+                if self.trust and not depends:
+                    value.contents = weakref.ref(tensor)
+        call = self.stack[-1] if self.stack else None
+        shown = made[0] if in_place and result is None else result
+        node = Node(op, positional, named, inputs, outputs, shown, call, func, self.sizes_asked)
+        self.sizes_asked = self.sizes_asked or not made
+        node.sealed = self._inside
+        if not in_place or op == "setitem":
+            node.redo = lambda *tensors: _call_on(tensors, func, args, kwargs)
         self._add(node, made, in_place)
         return result
+
+    def _look_into(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Record the operations that the function is made of."""
+        self._inside = True
+        try:
+            return inside(func, self, args, kwargs)
+        finally:
+            self._inside = False
 
     def _add(self, node: Node, made: list[Tensor], in_place: bool) -> None:
         """Let the rule of `node` describe its outputs, which are the values of the tensors it made."""
         outputs = node.outputs[:]
         self.graph.nodes.append(node)
         shared = self._rewrite_views(node, made[0]) if in_place and made else False
-        node.rule = OPAQUE if shared or "out" in node.kwargs else describe(node, self.graph)
+        node.rule = OPAQUE if shared or node.kwargs.get("out") is not None else describe(node, self.graph)
         node.result = node.redo = None
         for tensor, value in zip(made, outputs, strict=True):
             before = self._values.get(id(tensor))
             if before is not None and not in_place and any(before is given for given in node.inputs):
                 # the operation returned its argument
                 value.same_as = value.same_as or before
+                if before.parameter is not None:
+                    continue
             self.note(tensor, value)
 
     @cached_property
@@ -213,14 +251,29 @@ class _Recorder(TorchFunctionMode):
         return bool(others)
 
 
-def capture(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Graph, Any]:
-    """Run `model`, which is in eval mode, once; return the graph and the model's output."""
-    recorder = _Recorder(model)
+def _call_on(tensors: Iterable[Tensor], func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    """The call with `tensors` in place of the first tensors among its arguments."""
+    instead = iter(tensors)
+    args, kwargs = map_tensors(lambda tensor: next(instead, tensor), (args, kwargs))
+    return func(*args, **kwargs)
+
+
+def capture(
+    model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], *, trust: bool = True
+) -> tuple[Graph, Any]:
+    """Run `model`, which is in eval mode, once; return the graph and the model's output.
+
+    With `trust`, what is computed from parameters, buffers and Python numbers is taken for the same at every input;
+    the graph lists the numbers, so that somebody can check.
+    """
+    recorder = _Recorder(model, trust)
+    # numbers that are given to the model may differ next time
+    recorder.sizes_asked = any(type(leaf) in {int, float} for leaf in tree_leaves((args, kwargs)))
     for tensor in tensors_in((args, kwargs)):
         recorder.note(tensor, Value(tuple(tensor.shape), depends_on_input=True))
     handles = recorder.watch()
     try:
-        with torch.no_grad(), recorder:
+        with torch.no_grad(), scripted_functions_as_written(), recorder:
             output = model(*args, **kwargs)
     finally:
         for handle in handles:

@@ -3,13 +3,17 @@
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from math import prod
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from diffsparse.module_tree import modules_by_name, tensors_by_name
+
+if TYPE_CHECKING:
+    from diffsparse.compaction.constants import Constants
 
 Mask: TypeAlias = np.ndarray[Any, np.dtype[np.bool_]]
 Shape: TypeAlias = tuple[int, ...]
@@ -20,8 +24,11 @@ NO_CHANNELS, _NO_NUMBERS = np.zeros(0, bool), np.zeros(0)
 class Value:
     """One tensor of the recorded run, and what is known of its channels.
 
-    A rule's `infer` calls `track`, which sets `axis`, `fixed` and `numbers`; its `needs` adds to `need`, and its
-    `unify_widths` adds to `keep`. All masks have one entry per channel of the original tensor.
+    A rule's `infer` calls `track`, which sets `axes`, `fixed` and `numbers`; its `needs` adds to `need`, and its
+    `unify_widths` adds to `keep`. All masks have one entry per channel of the original tensor. Channels usually lie
+    along one dimension. Behind a view of them as (heads, size) they lie along two: there is a channel for each pair,
+    and masks are flattened over the pairs. What can leave such a tensor are whole indices of one dimension, so `keep`
+    has to be a product of one mask per dimension.
 
     Args:
         shape: in the recorded run.
@@ -31,8 +38,10 @@ class Value:
     """
 
     # defaults are class attributes, because there are thousands of values
+    axes: Shape | None = None
+    """The dimensions along which channels lie, rising; empty for a single channel, None if no rule tracks them."""
     axis: int | None = None
-    """The dimension whose entries are channels; None if no rule tracks them."""
+    """The only one of `axes`; None if there is not just one, which most rules leave to others."""
     fixed: Mask = NO_CHANNELS
     """Channels that are one number at every entry, for every input of every size. Shared: do not write to it."""
     numbers: np.ndarray[Any, np.dtype[np.float64]] = _NO_NUMBERS
@@ -43,10 +52,12 @@ class Value:
     """Channels that are physically there after compaction; several values may share one mask."""
     number: float | None = None
     """What it holds, if it is a single number that was computed and is the same for every input."""
+    contents: "Callable[[], Tensor | None]" = staticmethod(lambda: None)
+    """The tensor itself while it lives, if it was computed from parameters and buffers alone."""
+    discrete: bool = False
+    """Whether it holds no floating-point numbers; noted of what operators made."""
     same_as: "Value | None" = None
     """A value that this one always equals, entry by entry."""
-    channel_of_entry: "tuple[Value, Tensor] | None" = None
-    """For a reshape in progress: the value it comes from, and the channel of that value at every entry."""
     taken_from: "tuple[Value, np.ndarray[Any, np.dtype[np.int64]]] | None" = None
     """For a value that only moves entries of another: that one, and its channel at each channel of this one."""
 
@@ -58,29 +69,42 @@ class Value:
 
     def __repr__(self) -> str:
         name = self.parameter or ("fixed" if self.known else "value")
-        return f"<{name} {self.shape}, channels along {self.axis}: {int(self.fixed.sum())} fixed>"
+        along = self.axes if self.axis is None else self.axis
+        return f"<{name} {self.shape}, channels along {along}: {int(self.fixed.sum())} fixed>"
 
     @property
     def channels(self) -> int:
         """How many there are; 0 if they are not tracked."""
-        return 0 if self.axis is None else self.shape[self.axis]
+        return len(self.fixed)
+
+    @property
+    def grid(self) -> Shape:
+        """Its shape along `axes`, and 1 elsewhere: masks of this shape broadcast as the tensor does."""
+        assert self.axes is not None
+        return tuple(n if dim in self.axes else 1 for dim, n in enumerate(self.shape))
 
     @property
     def origin(self) -> "Value":
         """The first value that this one always equals."""
         return self if self.same_as is None else self.same_as.origin
 
-    def track(self, axis: int, fixed: Mask | None = None, data: Tensor | None = None) -> None:
-        """Say that channels lie along `axis` and which are fixed; their numbers are read off the recorded `data`."""
-        self.axis, self.numbers = axis, np.zeros(self.shape[axis])
-        self.fixed = np.zeros(self.shape[axis], bool) if fixed is None else fixed
+    def track(self, axes: int | Shape, fixed: Mask | None = None, data: Tensor | None = None) -> None:
+        """Say that channels lie along `axes` and which are fixed; their numbers are read off the recorded `data`."""
+        if isinstance(axes, int):
+            self.axis, self.axes, count = axes, (axes,), self.shape[axes]
+        else:
+            self.axis, self.axes = axes[0] if len(axes) == 1 else None, axes
+            count = prod(self.shape[axis] for axis in axes)
+        self.numbers = np.zeros(count)
+        self.fixed = np.zeros(count, bool) if fixed is None else fixed
         if not some(self.fixed):
             return
         self.known = self.known or every(self.fixed)
         if data is not None and 0 not in self.shape:
-            first = (0,) * axis + (slice(None),) + (0,) * (len(self.shape) - axis - 1)
+            first = tuple(slice(None) if dim in self.axes else 0 for dim in range(len(self.shape)))
             # from another device, fetch no more than this
-            np.copyto(self.numbers, as_array(data)[first] if data.is_cpu else as_array(data[first]), where=self.fixed)
+            shown = as_array(data)[first] if data.is_cpu else as_array(data[first])
+            np.copyto(self.numbers, shown.reshape(-1), where=self.fixed)
 
     @property
     def dim(self) -> int:
@@ -94,7 +118,7 @@ class Value:
         return np.asarray(self.fixed & (self.numbers == 0))
 
 
-_NO_TENSOR, _NO_DATA = Value(()), torch.empty(0)
+_NO_TENSOR = Value(())
 
 
 @dataclass(eq=False)
@@ -113,8 +137,11 @@ class Call:
     """Its first argument, if that is a tensor."""
     output: Value = _NO_TENSOR
     """Its result, if that is one tensor."""
-    data: Tensor = _NO_DATA
-    """That result for one example, if it is the same for every input."""
+
+    @property
+    def of_torch(self) -> bool:
+        """Whether it is a layer of torch's own, which takes its numbers from attributes."""
+        return type(self.module).__module__.startswith("torch.nn.modules.")
 
 
 @dataclass(eq=False, repr=False)
@@ -135,14 +162,22 @@ class Node:
     """What it returned in the recorded run; gone after `infer`."""
     call: Call | None
     """The innermost module call around it."""
+    func: Any = None
+    """The torch function that was called."""
+    after_sizes: bool = False
+    """Whether the model's own code had asked for sizes or data before, so that numbers may have been computed."""
     rule: Any = None
     """The rule that describes it."""
-    redo: Callable[[Tensor], Any] | None = None
-    """Runs the operation again, on another first operand; gone after `infer`."""
+    redo: Callable[..., Any] | None = None
+    """Runs the operation again, with other tensors in place of its first inputs; gone after `infer`."""
     details: Any = None
     """What `infer` noted for the other methods of the rule."""
     layer: Any = None
     """The layer that it is, for operations with weights."""
+    sealed: bool = False
+    """Whether it is part of a function that was given the widths of its operands."""
+    heads: bool = False
+    """Whether it may get fewer heads, or narrower pieces; sizes that its module holds are changed with them."""
     rigid: bool = False
     """Whether it must see the original width, because it was given sizes."""
     reason: str = ""
@@ -166,6 +201,12 @@ class Graph:
     tensors: dict[str, Tensor]
     """Parameters and buffers, by name."""
     modules: dict[str, nn.Module] = field(default_factory=dict)
+    trusted: list[tuple[Any, ...]] = field(default_factory=list)
+    """Operators and the numbers that they take, where these are assumed to be the same at every input."""
+    constants: "Constants | None" = None
+    """What varies with the position and with nothing else; `constants_of` finds it."""
+    strangers: list[Tensor] = field(default_factory=list)
+    """Tensors that were used and are neither inputs nor parameters, and were not made while recording."""
 
     def attach(self, model: nn.Module) -> None:
         """Take modules and tensors from `model`, another copy of the recorded model."""
@@ -177,7 +218,7 @@ class Graph:
     @property
     def constant(self) -> bool:
         """Whether the output is the same for every input."""
-        return all(value.known or (value.axis is not None and bool(value.fixed.all())) for value in self.results)
+        return all(value.known or (value.axes is not None and every(value.fixed)) for value in self.results)
 
     def call_counts(self) -> dict[nn.Module, int]:
         """How often each module was called."""

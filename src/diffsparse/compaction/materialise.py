@@ -10,11 +10,9 @@ from diffsparse.compaction.adaptors import copy_adaptor_buffers
 from diffsparse.compaction.duplicate import Duplicate
 from diffsparse.errors import SparsityError, require_module
 from diffsparse.gates import GatedModule, Source
-from diffsparse.module_tree import lazy_tensor, memory_of, modules_by_name, without_wrappers
+from diffsparse.module_tree import HOOKS, lazy_tensor, memory_of, modules_by_name, without_wrappers
 
 Model = TypeVar("Model", bound=nn.Module)
-
-_HOOKS = [key for key in vars(nn.Module()) if "hook" in key]
 
 
 def check_model(model: Model) -> Model:
@@ -28,16 +26,19 @@ def check_model(model: Model) -> Model:
     return model
 
 
-@torch.no_grad()
 def materialise(model: nn.Module) -> nn.Module:
     """A copy of `model` in which every gated module is an ordinary one."""
+    return materialise_and_look(model)[0]
+
+
+@torch.no_grad()
+def materialise_and_look(model: nn.Module) -> tuple[nn.Module, bool]:
+    """The same, and whether the copy should be compared: somebody else's gates, functions or objects are in it."""
     try:
-        return _Materialiser(model).copy
-    except RuntimeError as error:
-        raise SparsityError(
-            f"{type(model).__name__} cannot be copied: {error}. If it was pruned with torch.nn.utils.prune, call "
-            "prune.remove on its layers first"
-        ) from error
+        made = _Materialiser(model)
+    except (RuntimeError, TypeError) as error:
+        raise SparsityError(f"{type(model).__name__} cannot be copied: {error}") from error
+    return made.copy, made.saw_code
 
 
 def parameter_sources(model: nn.Module) -> dict[str, Source]:
@@ -67,12 +68,13 @@ class _Materialiser:
 
     def __init__(self, model: nn.Module) -> None:
         self._model = model
-        self._duplicate = Duplicate()
+        self._duplicate = Duplicate(model)
         self._seen: set[nn.Module] = set()
         # copies are known by the identity of what they were made from, which must live as long
         self._made: list[nn.Module] = []
         self._settle(model)
         self.copy = cast(nn.Module, self._duplicate(model))
+        self.saw_code = self._duplicate.saw_code or has_foreign_gates(model)
 
     def _settle(self, module: nn.Module) -> None:
         """Make the ordinary forms of all gated modules in `module`, with copies of what they share."""
@@ -93,7 +95,7 @@ class _Materialiser:
 
     def _carry_over(self, module: nn.Module, ordinary: nn.Module) -> None:
         """Hooks of a gated module, and what adaptors of a compact model hold, belong to its ordinary form too."""
-        for key in _HOOKS:
+        for key in HOOKS:
             if vars(module)[key]:
                 vars(ordinary)[key] = self._duplicate(vars(module)[key])
         copy_adaptor_buffers(module, ordinary)

@@ -14,6 +14,7 @@ from diffsparse.compaction.pipeline import Compacted
 from diffsparse.errors import SparsityError, SparsityWarning
 from diffsparse.gates import Source
 from diffsparse.gating import warn_of_idle_gates
+from diffsparse.module_tree import lies_in
 
 AnyOptimizer = TypeVar("AnyOptimizer", bound=torch.optim.Optimizer)
 
@@ -27,9 +28,9 @@ def slice_optimizer(optimizer: AnyOptimizer, model: nn.Module, small: Compacted[
         small: what `compact(model, ...)` returned.
 
     Each parameter keeps its group and options. What came from a gate takes the group of the gate and starts with fresh
-    state, because it is trained directly from now on. A bias that folding added takes the group of its layer's weight.
-    A parameter whose state has no entry for each of its numbers, as in Adafactor, starts fresh with a warning. Names
-    of parameters that a group holds become those of the compact model.
+    state, because it is trained directly from now on; so does what a baked layer holds. A bias that folding added takes
+    the group of its layer's weight. A parameter whose state has no entry for each of its numbers, as in Adafactor,
+    starts fresh with a warning. Names of parameters that a group holds become those of the compact model.
 
     Raises:
         SparsityError: the optimiser holds no parameter of `model`, or is LBFGS, whose history is of all parameters at
@@ -83,7 +84,7 @@ def sliced_groups(
     `sources` tells where parameters come from that were made from gates; by default what their modules say.
     """
     old = dict(model.named_parameters(remove_duplicate=False))
-    sources = parameter_sources(model) if sources is None else sources
+    sources = {**(parameter_sources(model) if sources is None else sources), **_baked_sources(small, old)}
     home = {id(p): position for position, group in enumerate(optimizer.param_groups) for p in group["params"]}
     groups: list[dict[str, Any]] = [
         {**{key: value for key, value in group.items() if key not in {"params", "param_names"}}, "params": []}
@@ -105,6 +106,16 @@ def sliced_groups(
         raise SparsityError("the optimiser holds no parameter of the model that was compacted")
     _keep_others(optimizer, {id(parameter) for parameter in old.values()}, groups, states)
     return groups, {parameter: state for parameter, state in states.items() if state}
+
+
+def _baked_sources(small: Compacted[Any], old: Mapping[str, Tensor]) -> dict[str, Source]:
+    """Weights that were computed take the group of the first parameter that they were computed from."""
+    found: dict[str, Source] = {}
+    for module in small.plan.baked:
+        first = next((name for name in old if lies_in(name, {module})), None)
+        if first is not None:
+            found |= {f"{module}.{role}": Source(first) for role in ("weight", "bias")}
+    return found
 
 
 def _keep_others(

@@ -1,6 +1,7 @@
 """`compact`: from a gated model to a smaller one that computes the same; `live_macs`: what that one would cost."""
 
 import warnings
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Generic, TypeVar, cast
@@ -8,24 +9,28 @@ from typing import Any, Generic, TypeVar, cast
 from torch import nn
 
 from diffsparse.compaction.analyse import Analysis
-from diffsparse.compaction.apply import shrink_in_place, with_earlier, write_plan_tensors
+from diffsparse.compaction.apply import with_earlier
+from diffsparse.compaction.attempts import first_exact
 from diffsparse.compaction.capture import capture
 from diffsparse.compaction.graph import Graph
-from diffsparse.compaction.materialise import check_model, has_foreign_gates, materialise
+from diffsparse.compaction.materialise import check_model, materialise, materialise_and_look
 from diffsparse.compaction.plan import Kept, Plan
 from diffsparse.compaction.planner import make_plan
+from diffsparse.compaction.soundness import require_finite, require_own_tensors
+from diffsparse.compaction.trust import assumptions_hold
 from diffsparse.compaction.verify import Trials, copied, default_tolerance, same_draws
 from diffsparse.errors import SparsityError, SparsityWarning, require_number, require_whole
 from diffsparse.example import Example
-from diffsparse.measuring import Measurement, count, measure
+from diffsparse.measuring import Measurement, count, measure, samples
 from diffsparse.module_tree import copy_training_flags, lies_in, modules_by_name
+from diffsparse.undisturbed import restoring
 
 Model = TypeVar("Model", bound=nn.Module)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Compacted(Generic[Model]):
-    """A compact model and how it was made; prints as the plan and the costs."""
+    """A compact model and how it was made; prints as the plan and the costs, with the MACs of one sample."""
 
     model: Model
     """The user's own module tree with smaller layers and no gates."""
@@ -40,7 +45,7 @@ class Compacted(Generic[Model]):
     constant_output: bool = False
     """Whether the output no longer depends on the input."""
     fallbacks: tuple[str, ...] = ()
-    """Why plans that make more tensors narrower were given up, if any were: the user's code insists on a width."""
+    """Why bolder plans were given up, if any were: the user's code insists on a width, or on a module that could go."""
     known_before: Measurement | None = field(default=None, repr=False)
     """Cost of the model as it was, if that was measured already."""
 
@@ -60,23 +65,12 @@ class Compacted(Generic[Model]):
         return self.plan.kept
 
     def __str__(self) -> str:
-        lines = [str(self.plan)]
-        for name, key in (("MACs", "macs"), ("parameters", "params"), ("bytes", "bytes")):
-            was, now = getattr(self.before, key), getattr(self.after, key)
+        lines, batch = [str(self.plan)], samples(self.model, self.example, self.after.macs)
+        for name, key, shared in (("MACs", "macs", batch), ("parameters", "params", 1), ("bytes", "bytes", 1)):
+            was, now = getattr(self.before, key) // shared, getattr(self.after, key) // shared
             lines.append(f"{name:<10} {now:>15,} of {was:>15,} ({now / was if was else 1:.1%})")
         apart = "not compared" if self.max_difference is None else f"{self.max_difference:.2g}"
         return "\n".join([*lines, f"largest relative difference {apart}"])
-
-
-# How far the code between layers is trusted to work at other widths: fully at first, not at all in the end. The last
-# two are for code that the recorder cannot see into, such as vmapped functions.
-_ATTEMPTS: tuple[dict[str, Any], ...] = (
-    {"narrow": True, "trust_reshape_sizes": True},
-    {"narrow": True, "trust_reshape_sizes": False},
-    {"narrow": False, "trust_reshape_sizes": False},
-    {"narrow": False, "trust_reshape_sizes": False, "assume_unseen_reads": "unread"},
-    {"narrow": False, "trust_reshape_sizes": False, "assume_unseen_reads": "all"},
-)
 
 
 def compact(
@@ -104,7 +98,7 @@ def compact(
         fold: fold batch norms into the layers in front of them; the model is then for inference.
 
     Raises:
-        SparsityError: the model does not run on the example, or every plan changes its outputs too much.
+        SparsityError: the model does not run on the example, or a copy of it computes something else.
 
     Example:
         >>> import torch, diffsparse as ds
@@ -119,66 +113,50 @@ def compact(
     if tolerance is not None:
         require_number("tolerance", tolerance, low=0)
     model, example = check_model(model), Example.of(example_inputs)
-    small = materialise(model)
-    training = any(module.training for module in modules_by_name(small).values())
-    graph, answer = recorded(small.eval() if training else small, example)
-    trials = Trials(example.args, example.kwargs, answer, default_tolerance(small) if tolerance is None else tolerance)
-    for problem in filter(None, (_reads_of_data(model, graph), _idle_modules(graph))):
-        warnings.warn(problem, SparsityWarning, stacklevel=2)
-    small, plan, difference, problems = _first_exact(model, small, graph, trials, round_to, strict, fold)
-    if constant := _constant_output(model, graph):
-        warnings.warn(constant, SparsityWarning, stacklevel=2)
-    if training:
-        copy_training_flags(model, small)
-    return Compacted(
-        model=cast(Model, small),
-        plan=with_earlier(plan, model),
-        max_difference=difference,
-        original=model,
-        example=example,
-        constant_output=bool(constant),
-        fallbacks=tuple(map(str, problems)),
-    )
-
-
-def _first_exact(
-    model: nn.Module, small: nn.Module, graph: Graph, trials: Trials, round_to: int, strict: bool, fold: bool
-) -> tuple[nn.Module, Plan, float, list[Exception]]:
-    """Plan, apply and compare, boldest first: the first small model that is exact, and what was wrong with bolder ones.
-
-    `small` is the recorded copy of `model`; it is cut.
-    """
-    if has_foreign_gates(model):
-        trials.check_ordinary_form(model)
-    problems: list[Exception] = []
-    for attempt in _ATTEMPTS:
-        if problems:
-            # the failed attempt has cut the recorded model
-            small = materialise(model).eval()
-            graph.attach(small)
-        plan, tensors = make_plan(Analysis(graph, round_to=round_to, **attempt), fold)
-        if strict and plan.kept:
-            raise SparsityError(f"strict=True, but some layers cannot be made narrower:\n{plan}")
-        trials.note_answers(small, any_size=not plan.needs_size)
-        try:
-            write_plan_tensors(shrink_in_place(small, plan), tensors)
-            return small, plan, trials.check(small, any_size=not plan.needs_size), problems
-        except Exception as error:
-            # the user's own code runs here, and may raise anything at an unexpected width
-            problems.append(error)
-    last = problems[-1]
-    raise SparsityError(f"{type(model).__name__} could not be compacted without changing it: {last}") from last
+    small, has_code = materialise_and_look(model)
+    # the copy may share code with the model, and that may write to what it holds
+    with restoring(model, hooks=True) if has_code else nullcontext():
+        training = any(module.training for module in modules_by_name(small).values())
+        graph, answer = recorded(small.eval() if training else small, example)
+        require_finite(model, graph.tensors, example, answer)
+        require_own_tensors(model, graph.strangers)
+        graph.strangers.clear()
+        trials = Trials(
+            example.args, example.kwargs, answer, default_tolerance(small) if tolerance is None else tolerance
+        )
+        for problem in filter(None, (_reads_of_data(model, graph), _idle_modules(graph))):
+            warnings.warn(problem, SparsityWarning, stacklevel=2)
+        if has_code:
+            trials.check_copy(model)
+        found = first_exact(model, small, graph, trials, round_to=round_to, strict=strict, fold=fold)
+        if constant := "" if found.unchanged else _constant_output(model, graph):
+            warnings.warn(constant, SparsityWarning, stacklevel=2)
+        if training:
+            copy_training_flags(model, found.model)
+        return Compacted(
+            model=cast(Model, found.model),
+            plan=with_earlier(found.plan, model),
+            max_difference=found.difference,
+            original=model,
+            example=example,
+            constant_output=bool(constant),
+            fallbacks=found.problems,
+        )
 
 
 def recorded(model: nn.Module, example: Example) -> tuple[Graph, Any]:
     """The graph and the output of `model`, which must be in eval mode, on copies of the example."""
     try:
         with same_draws():
-            return capture(model, *copied((example.args, example.kwargs)))
+            graph, output = capture(model, *copied((example.args, example.kwargs)))
     except Exception:
         # if the model itself does not run, say so with the shapes
         example.run(model)
         raise
+    if not assumptions_hold(model, example, graph):
+        with same_draws():
+            return capture(model, *copied((example.args, example.kwargs)), trust=False)
+    return graph, output
 
 
 def _constant_output(model: nn.Module, graph: Graph) -> str:

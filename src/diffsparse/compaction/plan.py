@@ -1,10 +1,10 @@
 """The plan: plain data that says what stays of every layer; prints, goes to JSON and back."""
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from diffsparse.compaction.actions import Action, TensorSlice
+from diffsparse.compaction.actions import Action, Count, TensorSlice
 from diffsparse.errors import SparsityError, require_whole
 from diffsparse.plain import from_plain, to_plain
 
@@ -29,6 +29,8 @@ class Plan:
     """Parameters and buffers that become smaller, by name."""
     layers: dict[str, Action]
     """Modules that change, by name, and what happens to them."""
+    baked: dict[str, list[int]] = field(default_factory=dict)
+    """Modules whose weights were computed and that become ordinary layers first, with the shape of what went in."""
     kept: tuple[Kept, ...] = ()
     """What stayed, and why."""
     earlier: tuple["Plan", ...] = ()
@@ -40,10 +42,15 @@ class Plan:
         # nobody changes it, and models carry it with them
         return self
 
-    @property
-    def needs_size(self) -> bool:
-        """Whether the compact model is valid for the size of the example only."""
-        return any(action.needs_size for plan in (*self.earlier, self) for action in plan.layers.values())
+    def within(self, name: str) -> "Plan":
+        """The same plan for a model that holds the planned one as its module `name`."""
+        return replace(
+            self,
+            tensors={f"{name}.{key}": kept for key, kept in self.tensors.items()},
+            layers={f"{name}.{key}".rstrip("."): action.within(name) for key, action in self.layers.items()},
+            baked={f"{name}.{key}": shape for key, shape in self.baked.items()},
+            kept=tuple(replace(entry, layer=f"{name}.{entry.layer}".rstrip(".")) for entry in self.kept),
+        )
 
     def to_json(self) -> str:
         """The plan as a JSON text."""
@@ -53,6 +60,8 @@ class Plan:
             "layers": {name: action.to_plain() for name, action in self.layers.items()},
             "kept": [to_plain(entry) for entry in self.kept],
         }
+        if self.baked:
+            data["baked"] = self.baked
         if self.earlier:
             data["earlier"] = [json.loads(plan.to_json()) for plan in self.earlier]
         return json.dumps(data, separators=(",", ":"))
@@ -68,6 +77,7 @@ class Plan:
                 return cls(
                     tensors=from_plain(dict[str, TensorSlice], data["tensors"], "tensors"),
                     layers={name: Action.from_plain(entry, f"'{name}' of layers") for name, entry in layers.items()},
+                    baked=from_plain(dict[str, list[Count]], data.get("baked", {}), "baked"),
                     kept=from_plain(tuple[Kept, ...], data["kept"], "kept"),
                     earlier=tuple(cls.from_json(json.dumps(plan)) for plan in data.get("earlier", ())),
                 )
@@ -84,5 +94,6 @@ class Plan:
         if not self.layers and not self.kept:
             return "nothing to remove"
         width = max((len(name or "(model)") for name in self.layers), default=0)
-        lines = [f"{name or '(model)':<{width}}  {action}" for name, action in self.layers.items()]
+        notes = dict.fromkeys(self.baked, ", baked: its weights train as those of an ordinary layer from now on")
+        lines = [f"{name or '(model)':<{width}}  {action}{notes.get(name, '')}" for name, action in self.layers.items()]
         return "\n".join([*lines, *(f"kept {entry.layer or '(model)'}: {entry.reason}" for entry in self.kept)])

@@ -4,26 +4,35 @@ from dataclasses import replace
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from diffsparse.compaction import actions
-from diffsparse.compaction.actions import Action, Slice, TensorSlice
+from diffsparse.compaction.actions import Action, Slice, TensorSlice, slice_tensor
 from diffsparse.compaction.analyse import Analysis
 from diffsparse.compaction.apply import PlanTensors
+from diffsparse.compaction.attributes import changed_sizes
+from diffsparse.compaction.bake import ordinary_form
+from diffsparse.compaction.constants import Constants, Path
 from diffsparse.compaction.graph import Call, Graph, Mask, Node, Value, every, how_many, indices, read_counts, some
 from diffsparse.compaction.plan import Kept, Plan
+from diffsparse.compaction.positions import Axis
 from diffsparse.compaction.rules.layer import Layer, fold_into_bias
-from diffsparse.module_tree import lies_in
+from diffsparse.compaction.rules.merge import merged_constants
+from diffsparse.compaction.rules.vectors import is_stored
+from diffsparse.compaction.stretch import Stretch
+from diffsparse.module_tree import lies_in, runs_in_order
 
 
 def make_plan(analysis: Analysis, fold: bool = False) -> tuple[Plan, PlanTensors]:
     """The plan of an analysis, with batch norms folded into the layers in front of them if `fold`."""
     contents = PlanTensors()
     tensors, dead = _dead_parts(analysis)
-    layers = {name: _leaving_action(call) for name, call in analysis.removed.items() if not lies_in(name, {*dead})}
+    removed = {name: call for name, call in analysis.removed.items() if not lies_in(name, {*dead})}
+    leaves = analysis.dead_modules == "leave"
+    layers = {name: _leaving_action(call) if leaves else actions.PassThrough() for name, call in removed.items()}
     for name, call in analysis.emitted.items():
         if not lies_in(name, {*dead}):
-            layers[name], contents.constant[name] = _emit_map(call)
+            layers[name], contents.constant[name] = _emit_map(analysis.constants, call)
     gone = {*layers, *dead}
     for node in analysis.nodes:
         if node.call is not None and gone and lies_in(node.call.name, gone):
@@ -31,26 +40,60 @@ def make_plan(analysis: Analysis, fold: bool = False) -> tuple[Plan, PlanTensors
         if node.layer is not None:
             _plan_layer(node, node.layer, analysis.graph, layers, contents)
         tensors |= node.rule.slices(node, analysis.graph)
+    tensors |= _cut_vectors(analysis, gone)
+    layers |= {name: action for name, action in changed_sizes(analysis.nodes).items() if not lies_in(name, gone)}
     layers |= dead
     if fold:
         _fold_batch_norms(analysis, layers, contents)
-    return Plan(tensors=tensors, layers=layers, kept=_kept(analysis)), contents
+    return Plan(tensors=tensors, layers=layers, baked=_baked(analysis, layers), kept=_kept(analysis)), contents
+
+
+def _cut_vectors(analysis: Analysis, gone: set[str]) -> dict[str, TensorSlice]:
+    """What stays of stored vectors that go with the channels of something else."""
+    made: dict[str, TensorSlice] = {}
+    for vector in analysis.values:
+        name, axis = vector.parameter, vector.axis
+        if name is not None and axis is not None and not every(vector.keep) and not lies_in(name, gone):
+            made[name] = TensorSlice(dims={axis: indices(vector.keep)}, shape=list(vector.shape))
+    return made
+
+
+def _baked(analysis: Analysis, layers: dict[str, Action]) -> dict[str, list[int]]:
+    """Modules that change and whose weights are computed, with the shape of what goes in."""
+    computed = [layer for _, layer in analysis.layers if layer.computed and layer.call is not None]
+    inputs = {layer.call.name: list(layer.operand.shape) for layer in computed}  # type: ignore[union-attr]
+    return {name: shape for name, shape in inputs.items() if name in layers and not layers[name].drops_module}
 
 
 def _leaving_action(call: Call) -> Action:
     """A module leaves a `Sequential` that runs it; any other owner may count or index what it holds."""
     around = call.parent
-    if around is None or type(around.module).forward is not nn.Sequential.forward:
+    if around is None or not runs_in_order(around.module):
         return actions.PassThrough()
     held = len(around.module._modules) > 1 and call.name.rpartition(".")[0] == around.name
     return actions.Remove() if held else actions.PassThrough()
 
 
-def _emit_map(call: Call) -> tuple[Action, Tensor]:
-    out, start = call.output, call.input
-    kept = call.data.index_select(out.dim, torch.from_numpy(np.flatnonzero(out.keep)).to(call.data.device))
-    size = [None if dim == start.axis else n for dim, n in enumerate(start.shape)][1:]
-    return actions.EmitMap(outputs=_widths(out.keep), shape=list(kept.shape[1:]), input_size=size), kept
+def _emit_map(constants: Constants, call: Call) -> tuple[Action, Tensor]:
+    out, pattern, anchor = call.output, constants.of(call.output), constants.anchor(call)
+    assert pattern is not None
+    assert anchor is not None
+    around, paths = anchor
+    table = pattern.data.index_select(out.dim, torch.from_numpy(np.flatnonzero(out.keep)))
+    action = actions.EmitMap(
+        outputs=_widths(out.keep),
+        shape=list(table.shape),
+        stretches=list(map(_stretch, pattern.axes, paths)),
+        sizes_of=None if around is call else around.name,
+    )
+    return action, table
+
+
+def _stretch(axis: Axis | None, path: Path | None) -> Stretch | None:
+    if axis is None or path is None:
+        return None
+    dim, steps = path
+    return Stretch(dim=dim, steps=steps, stride=axis.stride, least=axis.least, left=axis.left, right=axis.right)
 
 
 def _dead_parts(analysis: Analysis) -> tuple[dict[str, TensorSlice], dict[str, Action]]:
@@ -84,8 +127,8 @@ def _positions(chosen: Mask, present: Mask) -> list[int] | None:
 
 
 def _fill(out: Value) -> Tensor:
-    """The numbers of fixed channels that stay; zero for the others."""
-    return torch.from_numpy(np.where(out.fixed, out.numbers, 0.0)[out.keep])
+    """The numbers of fixed channels that stay. Nobody reads the others, and one has a logarithm and a reciprocal."""
+    return torch.from_numpy(np.where(out.fixed, out.numbers, 1.0)[out.keep])
 
 
 def _plan_layer(node: Node, layer: Layer, graph: Graph, layers: dict[str, Action], contents: PlanTensors) -> None:
@@ -98,11 +141,15 @@ def _plan_layer(node: Node, layer: Layer, graph: Graph, layers: dict[str, Action
         return
     name = layer.call.name
     if not some(layer.rows):
-        window = node.rule.window(layer.call.module)
+        window = node.rule.window(ordinary_form(node) if layer.computed else layer.call.module)
         layers[name] = actions.EmitConstant(outputs=kept, dim=out.dim, window=window, transposed=layer.transposed)
         contents.constant[name] = _fill(out)
         return
-    extra = fold_into_bias(layer, graph.tensors[layer.tensors["weight"]])[layer.rows] if layer.mixes else np.zeros(0)
+    weight = layer.held("weight", graph) if layer.mixes and layer.has("weight") else None
+    merged = merged_constants(layer, weight) if weight is not None else None
+    if merged is not None:
+        contents.weight[name] = slice_tensor(merged, node.rule.slices(node, graph)[layer.names["weight"]])
+    extra = fold_into_bias(layer, weight)[layer.rows] if weight is not None else np.zeros(0)
     folds = bool(extra.any())
     select, expand = _positions(layer.columns, layer.present), _positions(layer.rows, out.keep)
     if folds:
@@ -118,7 +165,7 @@ def _plan_layer(node: Node, layer: Layer, graph: Graph, layers: dict[str, Action
         expand=expand,
         width=kept[1],
         dim=out.dim,
-        adds_bias=folds and "bias" not in layer.tensors,
+        adds_bias=folds and not layer.has("bias"),
         groups=len(layer.block_sizes) if layer.groups > 1 and not layer.ragged else None,
     )
     layers[name] = actions.RaggedSlice(**vars(sliced), blocks=layer.block_sizes) if layer.ragged else sliced
@@ -127,14 +174,26 @@ def _plan_layer(node: Node, layer: Layer, graph: Graph, layers: dict[str, Action
 def _kept(analysis: Analysis) -> tuple[Kept, ...]:
     reasons: dict[str, dict[str, None]] = {}
     for node in analysis.nodes:
-        reason = node.rule.refusal(node)
-        if not reason:
+        reason = _constant_but_computed(node) or node.rule.refusal(node)
+        if not reason or (is_stored(node) and every(node.output.need)) or (node.heads and _is_narrower(node)):
             continue
-        pins = any(v.axis is not None or v.channel_of_entry is not None for v in node.inputs)
+        pins = any(v.axes is not None for v in node.inputs)
         owns = any(v.parameter is not None for v in node.inputs) and any(v.depends_on_input for v in node.inputs)
         if pins or owns:
             reasons.setdefault(node.call.name if node.call is not None else "", {})[reason] = None
     return tuple(Kept(layer=name, reason="; ".join(several)) for name, several in reasons.items())
+
+
+def _constant_but_computed(node: Node) -> str:
+    """Why a layer whose output is the same for every input still computes it; empty for any other."""
+    out, layer = node.output if node.outputs else None, node.layer
+    if layer is None or out is None or not out.known or not out.depends_on_input or not some(layer.rows & ~out.fixed):
+        return ""
+    return f"{node.op}: the same for every input, but what it is at other sizes is not known without computing it"
+
+
+def _is_narrower(node: Node) -> bool:
+    return any(value.axes is not None and not every(value.keep) for value in (*node.inputs, *node.outputs))
 
 
 def _fold_batch_norms(analysis: Analysis, layers: dict[str, Action], contents: PlanTensors) -> None:
@@ -150,7 +209,7 @@ def _fold_batch_norms(analysis: Analysis, layers: dict[str, Action], contents: P
         if reads[id(norm.input)] != 1 or lies_in(before, gone) or lies_in(after, gone):
             continue
         bare = Slice(outputs=_widths(front.rows))
-        layers[before] = replace(layers.get(before, bare), adds_bias="bias" not in front.tensors)  # type: ignore[call-arg]
+        layers[before] = replace(layers.get(before, bare), adds_bias=not front.has("bias"))  # type: ignore[call-arg]
         layers[after] = actions.Fold(**vars(layers.get(after, bare)))
         contents.affine[before] = _affine(analysis.graph, norm)
 

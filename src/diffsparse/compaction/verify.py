@@ -1,7 +1,8 @@
 """Run the original and the compact model, and compare."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -10,7 +11,8 @@ from torch import Tensor, nn
 
 from diffsparse.errors import SparsityError
 from diffsparse.example import map_tensors, tensors_in
-from diffsparse.module_tree import modules_by_name, undisturbed
+from diffsparse.module_tree import modules_by_name
+from diffsparse.undisturbed import undisturbed
 
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4, torch.bfloat16: 5e-2, torch.float16: 1e-2}
 
@@ -61,53 +63,78 @@ class Trials:
     def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any], answer: Any, tolerance: float) -> None:
         self.tolerance = tolerance
         self._example, self._answer = (args, kwargs), answer
-        self._others: dict[bool, list[tuple[Any, Any]]] = {}
+        self._other: list[tuple[Any, Any]] | None = None
 
-    def note_answers(self, original: nn.Module, *, any_size: bool = True) -> None:
-        """Run the original, before anything is done to it; `any_size` as for the compact model."""
-        if any_size in self._others:
+    def note_answers(self, original: nn.Module) -> None:
+        """Run the original, before anything is done to it."""
+        if self._other is not None:
             return
-        self._others[any_size] = []
-        for trial in _trials(self._example, any_size):
+        self._other = []
+        for trial in other_inputs(self._example):
             try:
-                answer = run_on_copies(original, trial)
+                answer = self._run_undisturbed(original, trial)
             except Exception:
                 # whatever the user's model raises, it does not take this input
                 continue
-            self._others[any_size] = [(trial, answer)]
+            self._other = [(trial, answer)]
             # NaN everywhere would hide a difference
             if all(bool(torch.isfinite(tensor).any()) for tensor in tensors_in(answer)):
                 return
+        if not self._other:
+            self._other = [(self._example, self._run_undisturbed(original, self._example))]
+        self._require_numbers(self._other[0][1])
 
-    def check_ordinary_form(self, model: nn.Module) -> None:
-        """Raise if `model` itself, with its gates, does not give the noted answer for the example."""
-        with undisturbed(model, device=next(tensors_in(self._example)).device):
-            apart = difference(run_on_copies(model, self._example), self._answer)
+    def _run_undisturbed(self, model: nn.Module, trial: Any) -> Any:
+        with undisturbed(model, device=next(tensors_in(trial)).device, hooks=True):
+            return run_on_copies(model, trial)
+
+    def _require_numbers(self, answer: Any) -> None:
+        """Raise if an output is NaN everywhere, both in this answer and in that for the example."""
+        for number, several in enumerate(zip(tensors_in(answer), tensors_in(self._answer), strict=False)):
+            if all(tensor.numel() and bool(tensor.isnan().all()) for tensor in several):
+                raise SparsityError(f"output {number} of the model is NaN everywhere, so nothing can be compared")
+
+    def check_copy(self, model: nn.Module, copy: nn.Module | None = None) -> None:
+        """Raise if a copy of `model` does not give the same answers: for the example, and for others if it is given."""
+        pairs: list[tuple[Any, Callable[[], Any]]] = [
+            (self._answer, lambda: self._run_undisturbed(model, self._example))
+        ]
+        if copy is not None:
+            pairs += [(answer, partial(run_on_copies, copy, trial)) for trial, answer in self._other or ()]
+        try:
+            apart = max(difference(answer, run()) for answer, run in pairs)
+        except SparsityError:
+            apart = float("inf")
         if not apart <= self.tolerance:
             raise SparsityError(
-                f"materialise() of a gated module in {type(model).__name__} gives another function: outputs differ by "
-                f"{apart:.3g} relative; the tolerance is {self.tolerance:g}"
+                f"a copy of {type(model).__name__} with evaluated gates gives another function than the model itself: "
+                f"outputs differ by {apart:.3g} relative; the tolerance is {self.tolerance:g}. Look for hooks and "
+                "functions that reach the model through a global variable or a class attribute, for results that "
+                "depend on earlier calls, and for a materialise() of yours that is not exact"
             )
 
-    def check(self, compacted: nn.Module, *, any_size: bool = True) -> float:
+    def check(self, compacted: nn.Module) -> float:
         """The largest difference; raise if it is more than the tolerance."""
-        apart = self.largest_difference(compacted, any_size=any_size)
+        apart = self.largest_difference(compacted)
         if not apart <= self.tolerance:
             raise SparsityError(f"outputs differ by {apart:.3g} relative; the tolerance is {self.tolerance:g}")
         return apart
 
-    def largest_difference(self, compacted: nn.Module, *, any_size: bool = True) -> float:
-        """Largest relative difference of the outputs; other sizes are left out unless `any_size`."""
-        trials = [(self._example, self._answer), *self._others[any_size]]
+    def largest_difference(self, compacted: nn.Module) -> float:
+        """Largest relative difference of the outputs."""
+        trials = [(self._example, self._answer), *(self._other or ())]
         return max(difference(answer, run_on_copies(compacted, trial)) for trial, answer in trials)
 
 
 @contextmanager
 def same_draws() -> Iterator[None]:
-    """No gradients, and the same random numbers each time; the random state is restored afterwards."""
+    """No gradients, no autocast, and the same random numbers each time; all is restored afterwards."""
     # torch.manual_seed spends time on devices that do not exist
     seed = torch.manual_seed if torch.accelerator.is_available() else torch.default_generator.manual_seed
-    with torch.no_grad(), torch.random.fork_rng():
+    with torch.no_grad(), torch.random.fork_rng(), ExitStack() as stack:
+        for device in ("cpu", "cuda"):
+            if torch.is_autocast_enabled(device):
+                stack.enter_context(torch.autocast(device, enabled=False))
         seed(0)
         yield
 
@@ -124,19 +151,17 @@ def run_on_copies(model: nn.Module, trial: Any) -> Any:
         return model(*args, **kwargs)
 
 
-def _trials(example: Any, any_size: bool) -> Iterator[Any]:
+def other_inputs(example: Any) -> Iterator[Any]:
     """Inputs to try, the most telling first; smaller sizes than the example's show as much as larger ones."""
     generator = torch.Generator().manual_seed(0)
-    if any_size:
-        yield random_like(_one_more(_resized(example, 4)), generator)
-        yield random_like(_one_more(_resized(example, 2)), generator)
-        yield random_like(_resized(example, 2), generator)
-        yield random_like(_one_more(_resized(example, 1)), generator)
+    yield random_like(_one_more(_resized(example, 4)), generator)
+    yield random_like(_one_more(_resized(example, 2)), generator)
+    yield random_like(_resized(example, 2), generator)
+    yield random_like(_one_more(_resized(example, 1)), generator)
     yield random_like(_one_more(example), generator)
     yield random_like(example, generator)
     # for a model that does not take random numbers
-    if any_size:
-        yield _one_more(_resized(example, 1))
+    yield _one_more(_resized(example, 1))
     yield _one_more(example)
 
 

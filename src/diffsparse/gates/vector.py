@@ -1,5 +1,6 @@
 """Gates whose entries compete along given dimensions, with one threshold per group: signed, or on the simplex."""
 
+import math
 from abc import abstractmethod
 from collections.abc import Sequence
 from math import prod
@@ -8,7 +9,7 @@ from typing import Self
 import torch
 from torch import Tensor, nn
 
-from diffsparse.errors import SparsityError, require_whole
+from diffsparse.errors import SparsityError, require_number, require_whole
 from diffsparse.functional import signed_threshold, simplex_threshold
 from diffsparse.functional.groups import Dims, group_dims, initial_alpha, initial_beta
 from diffsparse.gates.gate import DROPPED, Gate, checked_values, closed_beta, gate_dtype, require_room, values_dtype
@@ -42,8 +43,18 @@ class VectorGate(Gate):
         self.beta = nn.Parameter(self.alpha.new_full(batch, initial_beta(self.group_size)).detach())
 
     @classmethod
-    def from_values(cls, values: Tensor | Sequence[float], *, dim: Dims = -1, rgf: float | None = None) -> Self:
+    def from_values(
+        cls,
+        values: Tensor | Sequence[float],
+        *,
+        dim: Dims = -1,
+        rgf: float | None = None,
+        threshold: float | None = None,
+    ) -> Self:
         """A gate that starts at `values`, up to float rounding, with the paper's `beta`.
+
+        A `threshold` above 0 and up to 0.9 is another start for `sigmoid(beta)`: that many times a mean share, 1/n. An
+        entry dies where its share falls to sigmoid(beta), and 1/(n^2+n) is far below any share of a large group.
 
         The groups of a `SimplexGate` must be non-negative with sum 1. A non-zero value too small to see beside the
         threshold becomes the smallest step that can be seen. In a `SignedGate`, a group of zeros starts with equal
@@ -53,23 +64,32 @@ class VectorGate(Gate):
         given = checked_values(values)
         gate = cls(given.shape, dim=dim, rgf=rgf, device=given.device, dtype=values_dtype(values))
         gate._require_possible(*gate.groups(given))
-        gate.set_values(given)
+        if threshold is None:
+            gate.set_values(given)
+        else:
+            share = require_number("threshold", threshold, above=0, high=0.9) / gate.group_size
+            gate._set_values(given, math.log(share / (1 - share)))
         return gate
 
     def _require_possible(self, rows: Tensor) -> None:
         """Raise if no gate of this kind has the values `rows` (groups, entries)."""
 
-    @torch.no_grad()
     def set_values(self, values: Tensor) -> None:
-        given = checked_values(values)
-        alpha, beta = self._solve(*self.groups(given))
+        self._set_values(checked_values(values), initial_beta(self.group_size))
+
+    @torch.no_grad()
+    def _set_values(self, given: Tensor, beta: float) -> None:
+        alpha, betas = self._solve(self.groups(given)[0], beta)
         require_room(alpha, self.alpha.dtype)
-        self.set_groups(alpha, beta)
+        self.set_groups(alpha, betas)
         self._revive(given)
 
     @abstractmethod
-    def _solve(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """`alpha` and `beta` of the gate whose values are `rows` (groups, entries), in float64."""
+    def _solve(self, rows: Tensor, start: float) -> tuple[Tensor, Tensor]:
+        """`alpha` and `beta` of the gate whose values are `rows` (groups, entries), in float64.
+
+        `beta` is `start` for groups that are not all zero.
+        """
 
     def groups(self, values: Tensor) -> tuple[Tensor, ...]:
         trailing = tuple(range(-len(self.dims), 0))
@@ -177,14 +197,14 @@ class SignedGate(VectorGate):
     def forward(self) -> Tensor:
         return signed_threshold(self.alpha, self.beta, self.dims, rgf=self.rgf)
 
-    def _solve(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+    def _solve(self, rows: Tensor, start: float) -> tuple[Tensor, Tensor]:
         r"""With m survivors that sum to A in magnitude, s = sigmoid(beta) and dropped entries at half the threshold t,
 
         .. math:: t = \frac{sA}{1 - s\,(m + \tfrac12(n-m))}, \qquad
                   \alpha_i = a_i + \mathrm{sign}(a_i)\,t \text{ for survivors},\; \tfrac12 t \text{ for the dropped}
         """
         n = self.group_size
-        beta = rows.new_full(rows.shape[:1], initial_beta(n))
+        beta = rows.new_full(rows.shape[:1], start)
         fraction = beta.sigmoid()
         alive = (rows != 0).sum(-1)
         threshold = (fraction * rows.abs().sum(-1) / (1 - fraction * (alive + DROPPED * (n - alive)))).unsqueeze(-1)
@@ -238,12 +258,12 @@ class SimplexGate(VectorGate):
             worst = sums[(sums - 1).abs().argmax()].item()
             raise SparsityError(f"values of a simplex gate must sum to 1 in every group, got a sum of {worst:g}")
 
-    def _solve(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+    def _solve(self, rows: Tensor, start: float) -> tuple[Tensor, Tensor]:
         r"""With m survivors and s = sigmoid(beta): :math:`\alpha_i = \log(s + T a_i)` for survivors and
         :math:`\log(s/2)` for the dropped, where :math:`T = 1 - s(m + (n-m)/2)`. A group of zeros has equal alpha.
         """
         n, sums = self.group_size, rows.sum(-1, keepdim=True)
-        beta = rows.new_full(rows.shape[:1], initial_beta(n))
+        beta = rows.new_full(rows.shape[:1], start)
         fraction = beta.sigmoid().unsqueeze(-1)
         alive = (rows > 0).sum(-1, keepdim=True)
         total = (1 - fraction * (alive + DROPPED * (n - alive))) / torch.where(sums > 0, sums, 1.0)

@@ -8,6 +8,7 @@ from torch import nn
 
 from diffsparse.errors import SparsityError
 from diffsparse.gates import Gate, chosen_gates
+from diffsparse.nn import GatePart
 from diffsparse.penalties import GroupL21
 from diffsparse.selection import Selection
 
@@ -100,7 +101,33 @@ def sparsity(model: nn.Module, groups: GroupL21 | None = None, only: Selection |
     """
     if groups is not None and not isinstance(groups, GroupL21):
         raise SparsityError(f"groups must be None or a GroupL21, such as GroupL21(size=12), got {groups!r}")
-    return Sparsity(gates=tuple(_count(name, gate, groups) for name, gate in chosen_gates(model, only).items()))
+    gates, parts = chosen_gates(model, only), _parts(model)
+    rows = [
+        row
+        for name, gate in gates.items()
+        for row in (_count_parts(gate, parts[gate]) if gate in parts and not groups else [_count(name, gate, groups)])
+    ]
+    return Sparsity(gates=tuple(rows))
+
+
+def _parts(model: nn.Module) -> dict[Gate, dict[str, GatePart]]:
+    """The parts of gates that layers share, by the name of the layer."""
+    parts: dict[Gate, dict[str, GatePart]] = {}
+    for name, module in model.named_modules():
+        if isinstance(module, GatePart):
+            parts.setdefault(module.gate, {})[f"{name.rpartition('.')[0]} ({module.kind})"] = module
+    return parts
+
+
+def _count_parts(gate: Gate, parts: dict[str, GatePart]) -> list[GateSparsity]:
+    """One row for each layer that uses entries of the gate."""
+    zero = gate() == 0
+    rows = []
+    for name, part in parts.items():
+        gate.check_finite(name)
+        channels = Count(zero=int(zero[part.start : part.stop].sum()), total=part.stop - part.start)
+        rows.append(GateSparsity(name=name, channels=channels, groups=None))
+    return rows
 
 
 def _count(name: str, gate: Gate, groups: GroupL21 | None) -> GateSparsity:

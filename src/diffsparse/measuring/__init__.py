@@ -1,8 +1,18 @@
 """What a model costs: operations, parameters, memory and time."""
 
-from diffsparse.measuring.cost import Cost, count
+from diffsparse.measuring.cost import Cost, count, samples
 from diffsparse.measuring.latency import Latency, time_interleaved
 from diffsparse.measuring.meter import measure
 from diffsparse.measuring.report import CONVENTION, Comparison, Measurement
 
-__all__ = ["CONVENTION", "Comparison", "Cost", "Latency", "Measurement", "count", "measure", "time_interleaved"]
+__all__ = [
+    "CONVENTION",
+    "Comparison",
+    "Cost",
+    "Latency",
+    "Measurement",
+    "count",
+    "measure",
+    "samples",
+    "time_interleaved",
+]

@@ -15,8 +15,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
+from diffsparse.errors import SparsityError
 from diffsparse.example import Example
-from diffsparse.module_tree import undisturbed
+from diffsparse.undisturbed import undisturbed
 
 Shape: TypeAlias = tuple[int, ...]
 
@@ -84,6 +85,17 @@ def count(model: nn.Module, example: Example) -> Cost:
         peak_activation_bytes=recorder.peak_bytes,
         macs_by_module={name: own for name, own in macs_by_module.items() if own},
     )
+
+
+def samples(model: nn.Module, example: Example, macs: int) -> int:
+    """How many samples the `macs` of `model` on the example are for; 1 if its first dimension is not a batch."""
+    if example.samples > 1:
+        try:
+            one = count(model, example.first_sample()).macs
+        except SparsityError:
+            return 1
+        return example.samples if one * example.samples == macs else 1
+    return 1
 
 
 class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]

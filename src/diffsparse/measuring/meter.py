@@ -12,27 +12,29 @@ from diffsparse.example import Example
 from diffsparse.measuring.cost import count, dense_parts
 from diffsparse.measuring.latency import Latency, Timing, time_interleaved
 from diffsparse.measuring.report import Comparison, Measurement
-from diffsparse.module_tree import lazy_tensor, uncompiled, undisturbed
+from diffsparse.module_tree import HoldsModel, held_model, lazy_tensor, uncompiled
+from diffsparse.undisturbed import undisturbed
 
 Inputs: TypeAlias = Tensor | tuple[Any, ...] | Mapping[str, Any]
+Measurable: TypeAlias = nn.Module | HoldsModel
 
 
 @overload
 def measure(
-    model: nn.Module, example_inputs: Inputs, other: None = None, *, latency: bool = ..., **timing: Unpack[Timing]
+    model: Measurable, example_inputs: Inputs, other: None = None, *, latency: bool = ..., **timing: Unpack[Timing]
 ) -> Measurement: ...
 
 
 @overload
 def measure(
-    model: nn.Module, example_inputs: Inputs, other: nn.Module, *, latency: bool = ..., **timing: Unpack[Timing]
+    model: Measurable, example_inputs: Inputs, other: Measurable, *, latency: bool = ..., **timing: Unpack[Timing]
 ) -> Comparison: ...
 
 
 def measure(
-    model: nn.Module,
+    model: Measurable,
     example_inputs: Inputs,
-    other: nn.Module | None = None,
+    other: Measurable | None = None,
     *,
     latency: bool = True,
     **timing: Unpack[Timing],
@@ -45,7 +47,7 @@ def measure(
     are restored.
 
     Args:
-        model: any model.
+        model: any model, or what `compact` returned.
         example_inputs: a tensor, a tuple of positional arguments or a dict of keyword arguments, on the model's device.
         other: a second model; both are then timed in turns on the same example.
         latency: whether to measure time at all.
@@ -60,11 +62,11 @@ def measure(
         >>> measure(nn.Linear(8, 8), torch.zeros(1, 8), nn.Linear(8, 2), latency=False).ratios["macs"]
         0.25
     """
-    _check("model", model)
+    own = _checked("model", model)
     if other is None:
-        return measure_in_turns([model], example_inputs, latency=latency, **timing)[0]
-    _check("other", other)
-    first, second = measure_in_turns([model, other], example_inputs, latency=latency, **timing)
+        return measure_in_turns([own], example_inputs, latency=latency, **timing)[0]
+    both = [own, _checked("other", other)]
+    first, second = measure_in_turns(both, example_inputs, latency=latency, **timing)
     return Comparison(model=first, other=second)
 
 
@@ -97,7 +99,8 @@ def measure_in_turns(
     ]
 
 
-def _check(role: str, model: nn.Module) -> None:
-    require_module(role, model)
+def _checked(role: str, thing: Measurable) -> nn.Module:
+    model: nn.Module = require_module(role, held_model(thing))
     if lazy := lazy_tensor(model):
         raise SparsityError(f"{lazy} has no shape yet; run {type(model).__name__} once before measuring it")
+    return model

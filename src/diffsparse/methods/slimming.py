@@ -1,6 +1,5 @@
 """Network Slimming: l1 on the scales of batch norms, then a global cut, then training again."""
 
-import copy
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from diffsparse.compaction import Compacted, compact
+from diffsparse.compaction.duplicate import duplicate
 from diffsparse.compaction.materialise import check_model
 from diffsparse.errors import SparsityError, SparsityWarning, require_number
 from diffsparse.gating import Count
@@ -105,7 +105,7 @@ class ScalePenalty(Regulariser):
 @torch.no_grad()
 def without_smallest(model: nn.Module, count: int) -> nn.Module:
     """A copy of `model` in which the `count` channels of smallest |scale| have neither scale nor shift."""
-    masked = copy.deepcopy(model)
+    masked = duplicate(model)
     norms = batch_norms(masked)
     # one device and dtype for all, or layers could not be compared
     sizes = torch.cat([norm.weight.abs().double().cpu() for norm in norms])

@@ -1,6 +1,5 @@
 """Torch-Pruning, an outside peer: plain training, its own cut by magnitude, training again."""
 
-import copy
 import importlib
 import math
 from collections.abc import Iterator
@@ -13,13 +12,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 
+from diffsparse.compaction.duplicate import duplicate
 from diffsparse.compaction.materialise import check_model
 from diffsparse.errors import SparsityError
 from diffsparse.gating import Count
 from diffsparse.measuring import measure
 from diffsparse.methods.costs import CostLimits, asked_costs
 from diffsparse.methods.method import COSTS, Cut, Method, channels, check_targets, register_method
-from diffsparse.module_tree import copy_training_flags, undisturbed
+from diffsparse.module_tree import copy_training_flags
+from diffsparse.undisturbed import undisturbed
 
 STEP = 1 / 400
 """Share of the channels that are removed at once, before magnitudes are ranked again."""
@@ -60,7 +61,7 @@ class TorchPruning(Method):
         Raises SparsityError if the library fails, falls short of the target, or leaves a network that does not run.
         """
         model = check_model(model)
-        name, small = type(model).__name__, copy.deepcopy(model)
+        name, small = type(model).__name__, duplicate(model)
         with torch.enable_grad(), _explained(f"failed on {name}"):
             self._prune(_pruner(small, example, 1.0 if self.target is None else self.target), model, example)
         with undisturbed(model, small, device=example.device):

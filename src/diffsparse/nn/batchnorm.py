@@ -35,13 +35,15 @@ class BatchStatistics(_BatchNorm):
     @classmethod
     def of(cls, norm: _BatchNorm) -> Self:
         """The statistics of `norm`: the very same buffers, without the affine map."""
-        statistics = cls(norm.num_features, norm.eps, norm.momentum, norm.track_running_stats)
-        statistics._buffers.update(norm._buffers)
-        return statistics.train(norm.training)
+        return cls._with_buffers_of(norm)
 
     def taken_from(self, norm: _BatchNorm) -> Self:
-        """Statistics of this kind with the very same buffers as `norm`."""
-        statistics = type(self)(norm.num_features, norm.eps, norm.momentum, norm.track_running_stats)
+        """Statistics like these, of whatever kind they are, with the very same buffers as `norm`."""
+        return self._with_buffers_of(norm)
+
+    @classmethod
+    def _with_buffers_of(cls, norm: _BatchNorm) -> Self:
+        statistics = cls(norm.num_features, norm.eps, norm.momentum, norm.track_running_stats)
         statistics._buffers.update(norm._buffers)
         return statistics.train(norm.training)
 

@@ -7,8 +7,8 @@ from diffsparse.data.dataset import DataSet
 from diffsparse.errors import SparsityError
 from diffsparse.methods import Sparsifying
 from diffsparse.models.factory import parse_arguments
-from diffsparse.module_tree import undisturbed
 from diffsparse.training.task import TASKS
+from diffsparse.undisturbed import undisturbed
 
 
 def build_model(name: str, arguments: str, data: DataSet, seed: int, settings: Sparsifying | None = None) -> nn.Module:

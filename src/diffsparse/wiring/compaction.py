@@ -1,6 +1,5 @@
 """From a wired network to a fast one for inference that computes the same with its live nodes and edges only."""
 
-import copy
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -11,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from diffsparse.compaction import Compacted, compact
+from diffsparse.compaction.duplicate import duplicate
 from diffsparse.compaction.graph import read_counts
 from diffsparse.compaction.materialise import check_model
 from diffsparse.compaction.pipeline import recorded
@@ -18,7 +18,8 @@ from diffsparse.compaction.verify import Trials, default_tolerance, run_on_copie
 from diffsparse.errors import SparsityError
 from diffsparse.example import Example
 from diffsparse.measuring.latency import time_interleaved
-from diffsparse.module_tree import replace_modules, undisturbed
+from diffsparse.module_tree import replace_modules
+from diffsparse.undisturbed import undisturbed
 from diffsparse.wiring import table as tables
 from diffsparse.wiring.bags import DenseMix, SparseConv, SparseMix
 from diffsparse.wiring.stage import OrdinaryStage, WiredStage
@@ -71,9 +72,7 @@ class CompactWiring(Generic[Model]):
 def compact_wiring(model: Model, example_inputs: Any, *, tolerance: float | None = None) -> CompactWiring[Model]:
     """Remove dead nodes, then run the remaining edges dense or sparse, whichever is faster on the example.
 
-    Give an example with the batch and image size that the network should be fast for. The result works for every size,
-    with one exception: if a whole group of nodes has become constant, its map is stored for the image size of the
-    example, and other sizes raise an error.
+    Give an example with the batch and image size that the network should be fast for. The result works for every size.
 
     Args:
         model: a network that contains `WiredStage`s, or the result of compacting one; it is not changed.
@@ -93,14 +92,14 @@ def compact_wiring(model: Model, example_inputs: Any, *, tolerance: float | None
     if not any(isinstance(module, WiredStage | OrdinaryStage) for module in model.modules()):
         raise SparsityError(f"{type(model).__name__} has no WiredStage; use ds.compact")
     compacted = compact(model, example_inputs, tolerance=tolerance, fold=True)
-    example, any_size = compacted.example, not compacted.plan.needs_size
-    fast, choices = _choose_products(copy.deepcopy(compacted.model).eval(), example)
+    example = compacted.example
+    fast, choices = _choose_products(duplicate(compacted.model).eval(), example)
     given = (example.args, example.kwargs)
     with undisturbed(model, device=example.device):
         limit = default_tolerance(model) if tolerance is None else tolerance
         trials = Trials(*given, run_on_copies(model, given), limit)
-        trials.note_answers(model, any_size=any_size)
-    apart = trials.check(fast, any_size=any_size)
+        trials.note_answers(model)
+    apart = trials.check(fast)
     return CompactWiring(model=cast(Model, fast), compacted=compacted, max_difference=apart, choices=choices)
 
 

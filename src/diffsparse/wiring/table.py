@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from diffsparse.compaction import adaptors
+from diffsparse.compaction.stretch import ConstantMap
 from diffsparse.wiring.bags import Mix, SparseConv
 from diffsparse.wiring.stage import Nodes, OrdinaryStage
 
@@ -14,7 +15,7 @@ from diffsparse.wiring.stage import Nodes, OrdinaryStage
 LARGEST_LAYOUT = 1 << 24
 
 _KNOWN = {OrdinaryStage, Nodes, nn.ModuleList, nn.Conv2d, nn.Identity}
-_KNOWN |= {adaptors.Constant, adaptors.ConstantMap, adaptors.PassOn}
+_KNOWN |= {adaptors.Constant, ConstantMap, adaptors.PassOn}
 
 
 class SparseNodes(nn.Module):

@@ -36,7 +36,8 @@ def barrier(draw: Draw, shape: Shape) -> nn.Module:
         "heads": nn.MultiheadAttention(c, math.gcd(c, 2), batch_first=True),
         "square": nn.Parameter(torch.ones(c, c)),
     }
-    return one_of(draw, run, **parts)
+    # nn.MultiheadAttention insists on its embed_dim
+    return one_of(draw, run, hard={"heads"}, **parts)
 
 
 @block(SPATIAL)

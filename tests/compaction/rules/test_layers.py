@@ -11,6 +11,7 @@ import diffsparse as ds
 from diffsparse.compaction.rules.layer import fold_into_bias
 from diffsparse.testing import zero_channels
 from tests.compaction.nets import randomise, same
+from tests.compaction.shrinks import shrinks
 from tests.compaction.tiny import OTHER, Tiny, X, analysed, chosen, complement, recorded, tiny
 
 
@@ -191,3 +192,21 @@ def test_linear_layers_on_tokens() -> None:
     small = ds.compact(model, torch.randn(2, 5, 4).double()).model
     assert [layer.out_features for layer in small[::2]] == [6, 4, 2]
     assert same(model, small, torch.randn(3, 7, 4).double())
+
+
+@pytest.mark.parametrize("mode", ["circular", "reflect", "replicate"])
+@pytest.mark.parametrize("groups", [1, 8])
+def test_a_convolution_that_pads_for_itself_is_a_layer(mode: str, groups: int) -> None:
+    model = tiny(nn.Conv2d(8, 8, 3, padding=1, padding_mode=mode, groups=groups), dead=[0, 1, 5], fixed=[2])
+    small = shrinks(model)
+    assert small.model.between.in_channels == 4
+    assert small.model.between(torch.randn(1, 4, 6, 6).double()).shape[2:] == (6, 6)
+    assert not small.kept
+
+
+def test_groups_of_different_sizes_get_the_bias_that_constants_leave() -> None:
+    model = tiny(nn.Conv2d(8, 8, 1, groups=2, bias=False), dead=[0, 1], fixed=[2])
+    model.head.weight.data[:, :3] = 0
+    small = shrinks(model)
+    assert small.plan.layers["between"].tag == "ragged"
+    assert small.model.between.bias.abs().max() > 0

@@ -7,7 +7,6 @@ import torch
 from torch import Tensor, nn
 
 import diffsparse as ds
-from diffsparse.compaction.rules import OPAQUE
 from diffsparse.compaction.rules.movement import names_sizes
 from diffsparse.testing import zero_channels
 from tests.compaction.nets import randomise, same
@@ -270,15 +269,16 @@ def test_a_constant_of_one_branch_folds_into_the_bias_behind() -> None:
 
 
 @pytest.mark.parametrize("dim", [0, 2, -1])
-def test_along_another_dimension_everything_is_kept(dim: int) -> None:
-    model = tiny(lambda y: torch.cat([y, y], dim), dead=[0])
-    assert node_of(recorded(model), "cat").rule is OPAQUE
-    assert same(model, ds.compact(model, X).model, OTHER)
-
-
-def test_a_stack_keeps_everything_and_says_so() -> None:
-    model = tiny(lambda y: torch.stack([y, y]).sum(0), dead=[0])
+def test_along_another_dimension_each_channel_goes_by_itself(dim: int) -> None:
+    model = tiny(lambda y: torch.cat([y, y.flip(-1).exp()], dim), dead=[0], fixed=[2])
+    assert not node_of(recorded(model), "cat").output.fixed.any()
+    model = tiny(lambda y: torch.cat([y, 2 * y], dim), dead=[0], fixed=[2])
     small = ds.compact(model, X)
-    assert any("stack: an operation without a rule" in entry.reason for entry in small.kept)
-    assert small.model.conv.out_channels == 7
+    assert small.model.head.in_channels == 7
+    assert not small.kept
     assert same(model, small.model, OTHER)
+
+
+def test_a_single_channel_can_be_sliced_where_heads_may_leave() -> None:
+    model = tiny(lambda y: y[:, 3][:, :2].unsqueeze(1).expand(-1, 8, -1, -1), dead=[0])
+    assert chosen(analysed(model, heads=True).layers[0][1].rows) == [3]

@@ -60,8 +60,8 @@ def test_a_border_of_the_channels_own_number_keeps_it_fixed() -> None:
     assert same(model, ds.compact(model, X).model, OTHER)
 
 
-def test_padding_across_channels_is_opaque() -> None:
-    graph = recorded(tiny(lambda y: F.pad(y, (0, 0, 0, 0, 1, 1)), dead=[ZERO], head=10))
+def test_padding_across_channels_with_another_number_is_opaque() -> None:
+    graph = recorded(tiny(lambda y: F.pad(y, (0, 0, 0, 0, 1, 1), value=0.5), dead=[ZERO], head=10))
     assert graph.nodes[-2].rule is OPAQUE
 
 

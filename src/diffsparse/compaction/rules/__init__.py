@@ -6,9 +6,26 @@ from typing import Any
 from torch import nn
 
 from diffsparse.compaction.graph import Graph, Node
-from diffsparse.compaction.rules import layers, movement, pointwise, spatial
-from diffsparse.compaction.rules.base import OPAQUE, EachChannel, Rule, argument, pin, read_all, unite, widen
+from diffsparse.compaction.rules import (
+    along,
+    assembly,
+    attention,
+    blank,
+    channelwise,
+    contraction,
+    embedding,
+    layers,
+    matrix,
+    movement,
+    pointwise,
+    recurrent,
+    spatial,
+    windows,
+)
+from diffsparse.compaction.rules.base import OPAQUE, EachChannel, Rule, argument, kinds_of, pin, read_all, unite, widen
+from diffsparse.compaction.rules.layer import LayerRule
 from diffsparse.compaction.rules.pointwise import POINTWISE
+from diffsparse.compaction.rules.vectors import is_stored, reads_vectors, track_results, track_stored
 from diffsparse.errors import SparsityError
 
 __all__ = ["OPAQUE", "POINTWISE", "EachChannel", "RULES", "Rule", "argument", "canonical", "describe"]
@@ -16,7 +33,7 @@ __all__ += ["pin", "read_all", "register_rule", "true_attributes", "unite", "wid
 
 RULES: dict[str, Rule] = {}
 """Rules by the canonical name of the operator."""
-_BY_MODULE: dict[type[nn.Module], Rule] = {}
+_BY_MODULE: dict[type | str, Rule] = {}
 _RENAMED = {
     **dict.fromkeys(["radd", "iadd"], "add"),
     **dict.fromkeys(["isub", "subtract"], "sub"),
@@ -75,20 +92,43 @@ def register_rule(op: str | Callable[..., Any], rule: Rule, *, replace: bool = F
 
 def describe(node: Node, graph: Graph) -> Rule:
     """The rule of `node`, once it has inferred what it can; the opaque rule where none applies."""
-    rule = RULES.get(node.op)
-    if rule is not None and node.outputs:
+    first = rule = RULES.get(node.op) if node.outputs else None
+    stored = is_stored(node)
+    if stored:
+        track_stored(node.inputs, graph)
+        # what is more than vectors becomes the weight of a layer, and that rule takes it as it is
+        rule = first if isinstance(first, LayerRule) or reads_vectors(node) else None
+    while rule is not None:
         if rule.infer(node, graph):
             return rule
-        node.reason = rule.reason
+        rule = rule.otherwise
+    if stored:
+        track_results(node)
+    node.reason = "" if first is None else first.reason
     return OPAQUE
 
 
 def true_attributes(module: nn.Module) -> dict[str, int]:
     """What the module should say of its widths, from the tensors that it holds."""
-    rule = next((_BY_MODULE[kind] for kind in type(module).__mro__ if kind in _BY_MODULE), OPAQUE)
+    rule = next((_BY_MODULE[kind] for kind in kinds_of(module) if kind in _BY_MODULE), OPAQUE)
     return rule.true_attributes(module)
 
 
-for _file in (pointwise, spatial, movement, layers):
+for _file in (
+    pointwise,
+    spatial,
+    movement,
+    layers,
+    contraction,
+    matrix,
+    attention,
+    along,
+    channelwise,
+    assembly,
+    blank,
+    windows,
+    embedding,
+    recurrent,
+):
     for _op, _rule in _file.OPERATORS.items():
         register_rule(_op, _rule)

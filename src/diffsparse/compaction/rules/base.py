@@ -1,5 +1,6 @@
 """What a rule says of its operator; the default says nothing and keeps everything."""
 
+from functools import lru_cache
 from typing import Any, ClassVar
 
 import numpy as np
@@ -15,7 +16,7 @@ class Rule:
     A subclass overrides three methods, which are called in this order for every recorded call of the operator:
 
     1. `infer`, while the model runs, from the first call to the last: which channels of the outputs are one number,
-       given those of the inputs? It returns False to leave this call to the default.
+       given those of the inputs? It returns False to leave this call to `otherwise`, or to the default.
     2. `needs`, from the last call to the first: which channels of the inputs are read, given `need` of the outputs?
     3. `unify_widths`, again and again until nothing changes: which channels must be present together? A rule only ever
        adds channels to `keep`.
@@ -28,8 +29,13 @@ class Rule:
 
     reason: ClassVar[str] = "an operation without a rule"
     """Why operands keep their width where `infer` returns False, in words for the user."""
-    modules: ClassVar[tuple[type[nn.Module], ...]] = ()
-    """Modules that are this operator, and whose attributes `true_attributes` knows."""
+    otherwise: "ClassVar[Rule | None]" = None
+    """The rule to ask where `infer` returns False."""
+    follows_vectors: ClassVar[bool] = False
+    """Whether `unify_widths` says of stored vectors what it says of other operands; they are then cut like them."""
+    modules: ClassVar[tuple[type[nn.Module] | str, ...]] = ()
+    """Modules that are this operator, and whose attributes `true_attributes` knows; a class that need not be installed
+    is given by its full name."""
 
     def infer(self, node: Node, graph: Graph) -> bool:
         """Call `track` on the outputs; False if this rule does not apply after all."""
@@ -61,6 +67,22 @@ class Rule:
         return {}
 
 
+def is_one_of(module: nn.Module, kinds: tuple[type[nn.Module] | str, ...]) -> bool:
+    """Whether the module is of one of these kinds, as `Rule.modules` has them."""
+    return not set(kinds).isdisjoint(kinds_of(module))
+
+
+def kinds_of(module: nn.Module) -> tuple[type | str, ...]:
+    """Its class, the bases of it, and the full names of all."""
+    kind: Any = type(module)
+    return _kinds_of(kind)
+
+
+@lru_cache(maxsize=1024)
+def _kinds_of(kind: Any) -> tuple[type | str, ...]:
+    return (*kind.__mro__, *(f"{base.__module__}.{base.__qualname__}" for base in kind.__mro__))
+
+
 class Opaque(Rule):
     """An operator nobody has described, or one in a form that its rule does not know."""
 
@@ -75,6 +97,7 @@ class EachChannel(Rule):
     """An operator with one input that treats each channel by itself and makes a constant of a constant."""
 
     reason = "an operation across channels"
+    follows_vectors = True
 
     def infer(self, node: Node, graph: Graph) -> bool:
         source, out = node.inputs[0], node.output
@@ -90,19 +113,14 @@ class EachChannel(Rule):
         return unite([node.inputs[0], node.output])
 
 
-def tracked(value: Value) -> Value:
-    """The value whose channels `value` shows: itself, or where a reshape in progress started."""
-    return value if value.channel_of_entry is None else value.channel_of_entry[0]
-
-
 def read_all(value: Value) -> None:
     """Everything of `value` is read."""
-    tracked(value).need[:] = True
+    value.need[:] = True
 
 
 def pin(values: list[Value]) -> bool:
     """Keep all channels of these values; whether anything changed."""
-    narrow = [value for value in map(tracked, values) if value.axis is not None and not every(value.keep)]
+    narrow = [value for value in values if value.axes is not None and not every(value.keep)]
     for value in narrow:
         value.keep[:] = True
     return bool(narrow)
@@ -136,6 +154,24 @@ def argument(node: Node, position: int, name: str, default: Any = None) -> Any:
     if len(node.args) > position:
         return node.args[position]
     return node.kwargs.get(name, node.kwargs.get(_NUMPY_NAMES.get(name, name), default))
+
+
+_NUMBERS = (int, float)
+_TAKE_NUMBERS = {
+    *("add", "sub", "rsub", "mul", "div", "rdiv", "rtruediv", "pow", "rpow"),
+    *("clamp", "clip", "clamp_min", "clamp_max", "threshold", "where", "masked_fill", "lerp", "addcmul"),
+    *("gt", "ge", "lt", "le", "eq", "ne", "maximum", "minimum"),
+}
+
+
+def takes_number(op: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether the call takes a Python number, which may come from the size or the data of the input."""
+    return op in _TAKE_NUMBERS and bool(numbers_in(args, kwargs))
+
+
+def numbers_in(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[float]:
+    """The Python numbers that a call takes."""
+    return [arg for arg in (*args, *kwargs.values()) if isinstance(arg, _NUMBERS)]
 
 
 def numbers_along(tensor: Tensor, dim: int) -> tuple[Mask, np.ndarray[Any, np.dtype[np.float64]]]:

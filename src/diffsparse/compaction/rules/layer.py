@@ -1,5 +1,7 @@
 """Operators with weights: what is known of one such node, what their rules share, and what is cut from groups."""
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 import numpy as np
@@ -8,6 +10,7 @@ from torch import Tensor
 from diffsparse.compaction.actions import TensorSlice
 from diffsparse.compaction.graph import NO_CHANNELS, Call, Graph, Mask, Node, Value, every, indices, some
 from diffsparse.compaction.rules.base import Rule, argument, pin, read_all, unite, widen
+from diffsparse.compaction.rules.grid import merged, read
 
 # Groups of different sizes run one by one, which pays only for a few groups and a real saving.
 MOST_RAGGED_GROUPS, RAGGED_GAIN = 8, 1.1
@@ -21,10 +24,10 @@ class Layer:
     used directly, or twice) takes the width that its operands have.
 
     Args:
-        input: what its facts are derived from: `given`, or a stand-in of which nothing is known.
+        input: what its facts are derived from: the operand, or a stand-in for `given`.
         output: what it makes.
         tensors: role (weight, bias, running_mean, ...) to qualified name.
-        given: the operand, where its channels do not lie as the layer has them.
+        given: the operand, where its channels do not lie, or not only, as the layer has them.
     """
 
     # defaults are class attributes, because there are hundreds of layers
@@ -40,6 +43,11 @@ class Layer:
     """Of a batch norm."""
     folds: bool = False
     """Whether a fixed input other than zero has the same effect at every pixel."""
+
+    computed: Mapping[str, Tensor] = MappingProxyType({})
+    """Role to tensor, for tensors that were computed from parameters and buffers alone."""
+    vectors: tuple[Value, ...] = ()
+    """Those of the computed tensors whose channels are tracked."""
 
     # each analysis sets these
     call: Call | None = None
@@ -64,6 +72,21 @@ class Layer:
         return self.call is not None
 
     @property
+    def names(self) -> dict[str, str]:
+        """Role to qualified name, once computed tensors are stored in an ordinary layer."""
+        if not self.computed or self.call is None:
+            return self.tensors
+        return {role: f"{self.call.name}.{role}" for role in (*self.tensors, *self.computed)}
+
+    def has(self, role: str) -> bool:
+        """Whether there is a tensor of this role."""
+        return role in self.tensors or role in self.computed
+
+    def held(self, role: str, graph: Graph) -> Tensor:
+        """The tensor of this role, stored or computed."""
+        return self.computed[role] if role in self.computed else graph.tensors[self.tensors[role]]
+
+    @property
     def operand(self) -> Value:
         """The tensor that goes in."""
         return self.input if self.given is None else self.given
@@ -71,7 +94,7 @@ class Layer:
     @property
     def present(self) -> Mask:
         """Inputs that it is given after compaction, of which a select takes the columns."""
-        return self.input.keep if self.input.axis is not None else np.ones_like(self.columns)
+        return self.input.keep if self.given is None and self.input.axis is not None else np.ones_like(self.columns)
 
     @property
     def block_sizes(self) -> list[tuple[int, int]]:
@@ -80,14 +103,30 @@ class Layer:
         return [(int(height), int(width)) for height, width in zip(rows, columns, strict=True) if height]
 
     def read_operand(self) -> None:
-        """Add to `need` of the operand what the columns read."""
-        if self.given is not None:
+        """Add to `need` of the operand what the columns read, and to that of vectors what the rows read."""
+        for vector in self.vectors:
+            vector.need |= True if self.mixes else self.rows
+        if self.given is not None and self.input.axis is not None:
+            read(self.given, self.columns.reshape(self.input.grid))
+        elif self.given is not None:
             read_all(self.given)
         elif self.input.axis is not None:
             self.input.need |= self.columns
 
+    def keep_something(self) -> None:
+        """Compute the first output, or those of the first group, if no output is needed."""
+        if some(self.rows):
+            return
+        self.rows, self.columns = (np.zeros_like(mask) for mask in (self.rows, self.columns))
+        for mask in (self.rows, self.columns):
+            mask[: len(mask) // self.groups if self.groups > 1 else 1] = True
+        self.ragged = False
+        # what is not fixed has weights of zero here, so it need not be right
+        if self.given is None and self.input.axis is not None:
+            self.input.need |= self.columns & self.input.fixed
+
     def keep_operand(self) -> bool:
-        """Keep the channels of the operand that a select takes, or all if they lie along another dimension."""
+        """Keep the channels of the operand that a select takes, or all if they lie along other dimensions."""
         if self.given is not None:
             return pin([self.given])
         return self.free and self.input.axis is not None and widen(self.input, self.columns)
@@ -113,22 +152,44 @@ class LayerRule(Rule):
     """Keywords of its tensors, in the order in which the operator takes them after its operand."""
 
     def layer_of(self, node: Node, axis: int) -> Layer | None:
-        """The layer of a node; None if one of its tensors is not a parameter itself.
+        """The layer of a node; None if one of its tensors depends on the input.
 
-        An operand whose channels do not lie along `axis` is read whole, through a stand-in.
+        An operand whose channels do not lie along just `axis` is seen through a stand-in.
         """
-        names = {}
-        for position, role in enumerate(self.roles, 1):
-            value = argument(node, position, role)
+        names, computed = {}, {}
+        source, tensors = self.operand_and_tensors(node)
+        for role, value in tensors.items():
             if value is None:
                 continue
-            if not isinstance(value, Value) or value.parameter is None:
+            if not isinstance(value, Value):
                 return None
-            names[role] = value.parameter
-        source: Value = argument(node, 0, "input")
-        if source.channel_of_entry is None and (source.axis is None or source.axis == axis):
-            return Layer(source, node.output, names)
-        return Layer(Value(source.shape, depends_on_input=True), node.output, names, given=source)
+            if value.parameter is not None:
+                names[role] = value.parameter
+            elif (tensor := value.contents()) is not None:
+                # a copy, because what was computed may be written to
+                computed[role] = tensor.detach().clone()
+            else:
+                return None
+        if not isinstance(source, Value):
+            return None
+        if source.axes is None or source.axis == axis:
+            layer = Layer(source, node.output, names)
+        else:
+            layer = Layer(merged(source, axis), node.output, names, given=source)
+        if computed:
+            layer.computed = computed
+            values = [argument(node, position, role) for position, role in enumerate(self.roles, 1)]
+            layer.vectors = tuple(v for v in values if v is not None and v.parameter is None and v.axes is not None)
+        return layer
+
+    def operand_and_tensors(self, node: Node) -> tuple[Value, dict[str, Any]]:
+        """What the layer works on, and its tensors by role."""
+        tensors = {role: argument(node, position, role) for position, role in enumerate(self.roles, 1)}
+        return argument(node, 0, "input"), tensors
+
+    def is_all_of(self, call: Call, node: Node) -> bool:
+        """Whether the layer takes what the call was given and makes what it returned."""
+        return call.input is node.layer.operand and call.output is node.output
 
     def window(self, module: Any) -> list[list[int]] | None:
         """How the module changes each spatial size, as `adaptors.Constant` has it; None if it does not."""
@@ -141,8 +202,8 @@ class LayerRule(Rule):
             return {}
         made = {}
         rows = {} if every_row else {0: indices(layer.rows)}
-        for role, name in layer.tensors.items():
-            shape, cut = list(graph.tensors[name].shape), rows
+        for role, name in layer.names.items():
+            shape, cut = list(layer.held(role, graph).shape), rows
             if role == "weight" and layer.groups > 1:
                 made[name] = grouped_slice(layer, shape)
                 continue
@@ -163,6 +224,7 @@ def fold_into_bias(layer: Layer, weight: Tensor) -> np.ndarray[Any, np.dtype[np.
         return np.zeros(len(layer.rows))
     summed = weight.detach().double().cpu()
     summed = summed.flatten(2).sum(2) if summed.dim() > 2 else summed
+    summed = summed.T if layer.transposed else summed
     blocks = summed.numpy().reshape(layer.groups, -1, summed.shape[1])
     return np.asarray(np.einsum("goi,gi->go", blocks, gone.reshape(layer.groups, -1)).reshape(-1))
 

@@ -12,13 +12,14 @@ from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 from diffsparse.compaction.graph import Graph, Mask, Node, as_array, some
 from diffsparse.compaction.rules.base import Rule, argument, pin, unite, widen
 from diffsparse.compaction.rules.layer import Layer, LayerRule, ragged_pays, regular
+from diffsparse.compaction.rules.merge import with_one_constant
 
 
 class Linear(LayerRule):
     """Every output reads the inputs it has weights for."""
 
-    reason = "weights that are computed, not stored"
-    modules: ClassVar[tuple[type[nn.Module], ...]] = (nn.Linear,)
+    reason = "weights that are computed where more is done than one layer"
+    modules: ClassVar[tuple[type[nn.Module] | str, ...]] = (nn.Linear,)
     roles = ("weight", "bias")
     spatial: int = 0
     """How many dimensions lie behind the channels."""
@@ -28,9 +29,9 @@ class Linear(LayerRule):
         out = node.output
         axis = len(out.shape) - 1 - self.spatial
         layer = self.layer_of(node, axis) if axis >= 0 else None
-        if layer is None or "weight" not in layer.tensors:
+        if layer is None or not layer.has("weight"):
             return False
-        weight = graph.tensors[layer.tensors["weight"]]
+        weight = layer.held("weight", graph)
         layer.mixes, layer.transposed, layer.folds = True, self.transposed, True
         if self.spatial:
             padding = argument(node, 4, "padding", 0)
@@ -73,7 +74,7 @@ class Linear(LayerRule):
     def needs(self, node: Node) -> None:
         layer, out = node.layer, node.output
         layer.rows = out.need & ~out.fixed if layer.free else out.need.copy()
-        layer.columns = self._reads(layer, layer.rows)
+        layer.columns = with_one_constant(layer, self._reads(layer, layer.rows))
         if layer.groups > 1:
             even = regular(layer.rows, layer.columns, layer.groups)
             pays = layer.free and not layer.transposed
@@ -104,13 +105,15 @@ class Linear(LayerRule):
         return changed
 
     def refusal(self, node: Node) -> str:
+        if node.layer.computed and not node.layer.free:
+            return f"{node.op}: {self.reason}"
         if node.layer.free or node.layer.groups == 1:
             return ""
         return f"{node.op}: a grouped convolution whose weights are used more than once or outside of a module"
 
     def macs(self, node: Node, graph: Graph) -> tuple[int, int]:
         layer: Layer = node.layer
-        weight, over = graph.tensors[layer.tensors["weight"]], layer.operand if self.transposed else node.output
+        weight, over = layer.held("weight", graph), layer.operand if self.transposed else node.output
         positions = prod(over.shape) // over.shape[len(over.shape) - 1 - self.spatial]
         pairs = sum(height * width for height, width in layer.block_sizes)
         return positions * weight.numel(), positions * pairs * prod(weight.shape[2:])
@@ -161,14 +164,17 @@ class BatchNorm(LayerRule):
         if layer is None:
             return False
         layer.eps = argument(node, 7, "eps", 1e-5)
-        own_statistics = argument(node, 5, "training", False) or "running_mean" not in layer.tensors
-        fixed = None if layer.input.axis is None or own_statistics else layer.input.fixed
-        if "weight" in layer.tensors:
-            switched_off = as_array(graph.tensors[layer.tensors["weight"]]) == 0
+        fixed = layer.input.fixed if layer.input.axis is not None and self.keeps_constants(node, layer) else None
+        if layer.has("weight"):
+            switched_off = as_array(layer.held("weight", graph)) == 0
             fixed = switched_off if fixed is None else switched_off | fixed
         node.layer = layer
         node.output.track(1, fixed, node.result)
         return True
+
+    def keeps_constants(self, node: Node, layer: Layer) -> bool:
+        """Whether a constant channel stays constant."""
+        return not argument(node, 5, "training", False) and layer.has("running_mean")
 
     def needs(self, node: Node) -> None:
         layer, out = node.layer, node.output
@@ -180,7 +186,8 @@ class BatchNorm(LayerRule):
         source, out, changed = layer.input, node.output, layer.keep_operand()
         if layer.free:
             return changed
-        changed = (pin([out]) if source.axis is None else unite([source, out])) or changed
+        changed = unite([out, *layer.vectors]) or changed
+        changed = (pin([out]) if layer.given is not None or source.axis is None else unite([source, out])) or changed
         changed = layer.agree() or changed
         layer.rows = layer.columns = out.keep
         return changed

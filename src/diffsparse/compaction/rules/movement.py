@@ -9,60 +9,70 @@ import torch
 from torch import Tensor
 
 from diffsparse.compaction.graph import Graph, Mask, Node, Shape, Value
-from diffsparse.compaction.rules.base import Rule, argument, pin, unite, widen
+from diffsparse.compaction.rules.assembly import Joined
+from diffsparse.compaction.rules.base import EachChannel, Rule, argument, pin, unite, widen
+from diffsparse.compaction.rules.dimensions import widen_both
+from diffsparse.compaction.rules.heads import follow_heads
 
 
 class Movement(Rule):
     """Moves a tensor of channel numbers in the same way as the operator moved the data.
 
-    If the numbers then vary along one dimension only, that is the channel axis of the output. Otherwise they are
-    carried along: a channel shuffle is reshape, transpose, reshape. Plain flattening, transposing and squeezing follow
+    Channels of the output lie where the numbers vary: along one dimension, or along several in the middle of a channel
+    shuffle (reshape, transpose, reshape) or behind a view as heads. Plain flattening, transposing and squeezing follow
     any width; what is moved by position keeps its width.
     """
 
     reason = "channels are picked or regrouped by position"
+    follows_vectors = True
 
     def infer(self, node: Node, graph: Graph) -> bool:
         source = node.inputs[0]
-        # an index that is stored in the model is as fixed as one in the code
-        stored = all(value.parameter is not None for value in node.inputs[1:])
-        if not stored or node.redo is None:
+        if not self.moves(node) or node.redo is None or source.axes is None:
             return False
-        if source.channel_of_entry is not None:
-            base, labels = source.channel_of_entry
-        elif source.axis is not None:
-            base, labels = source, _labels(source.shape, source.axis)
-        else:
-            return False
-        for out, result, now in zip(node.outputs, _several(node.result), _several(node.redo(labels)), strict=True):
-            axis = _only_varying_dim(now)
-            if axis is None:
-                out.channel_of_entry = (base, now)
+        base, numbers = _numbered(source)
+        labels = torch.from_numpy(numbers.reshape(source.grid)).expand(source.shape)
+        # contiguous, because reshapes must treat it as they treated the data
+        moved = _several(node.redo(labels.contiguous()))
+        for out, result, now in zip(node.outputs, _several(node.result), moved, strict=True):
+            if now.numel() == 0:
                 continue
-            channel = now.movedim(axis, 0).reshape(now.shape[axis], -1)[:, 0].cpu().numpy()
-            out.track(axis, base.fixed[channel], result)
+            axes = _varying_dims(now)
+            channel = now[tuple(slice(None) if dim in axes else 0 for dim in range(now.dim()))].reshape(-1).numpy()
+            out.track(axes, base.fixed[channel], result)
             out.taken_from = (base, channel)
         return True
 
+    def moves(self, node: Node) -> bool:
+        """Whether entries go to the same places each time."""
+        # an index that is stored in the model is as fixed as one in the code
+        return all(value.parameter is not None for value in node.inputs[1:])
+
     def needs(self, node: Node) -> None:
+        source = node.inputs[0]
+        base, numbers = _numbered(source)
+        read = np.zeros(base.channels, bool)
         for out in node.outputs:
             if out.taken_from is not None:
-                base, channel = out.taken_from
-                np.logical_or.at(base.need, channel, out.need)
+                read[out.taken_from[1][out.need]] = True
+        source.need |= read[numbers]
 
     def unify_widths(self, node: Node) -> bool:
         if not self._follows_any_width(node):
-            return pin([*node.inputs, *node.outputs])
+            base, numbers = _numbered(node.inputs[0])
+            follows = node.heads and not node.rigid and all(out.taken_from is not None for out in node.outputs)
+            return follow_heads(node, base, numbers) if follows else pin([base, *node.inputs, *node.outputs])
         base, channel = node.output.taken_from  # type: ignore[misc]
+        changed = pin(node.inputs[1:])
         if base.channels == node.output.channels:
-            return unite([base, node.output])
-        return _widen_both(base, node.output, channel)
+            return unite([base, node.output]) or changed
+        return widen_both(base, node.output, channel) or changed
 
     @staticmethod
     def _follows_any_width(node: Node) -> bool:
-        if len(node.outputs) != 1 or node.rigid or node.op in _BY_POSITION or node.output.taken_from is None:
+        if len(node.outputs) != 1 or node.rigid or node.op in _BY_POSITION or node.output.axis is None:
             return False
-        base, channel = node.output.taken_from
+        base, channel = node.output.taken_from  # type: ignore[misc]
         if base is not node.inputs[0]:
             return False
         block, rest = divmod(len(channel), base.channels)
@@ -72,28 +82,54 @@ class Movement(Rule):
         return "" if self._follows_any_width(node) else f"{node.op}: {self.reason}"
 
 
-def _widen_both(coarse: Value, fine: Value, channel: Any) -> bool:
-    """Keep a channel of `coarse` and the channels of `fine` that belong to it together; whether anything changed."""
-    wanted = np.zeros(coarse.channels, bool)
-    np.logical_or.at(wanted, channel, fine.keep)
-    changed = widen(fine, coarse.keep[channel])
-    return widen(coarse, wanted) or changed
+class Like(Movement):
+    """Takes the shape of a second tensor, of which nothing else is read."""
+
+    def moves(self, node: Node) -> bool:
+        return len(node.inputs) == 2
+
+    def unify_widths(self, node: Node) -> bool:
+        (source, other), out = node.inputs, node.output
+        alike = out.axis is not None and other.axis == out.axis and other.channels == source.channels == out.channels
+        return unite([source, out, other]) if alike and self._follows_any_width(node) else pin([source, other, out])
 
 
 def _several(made: Any) -> Sequence[Tensor]:
     return [made] if isinstance(made, Tensor) else made
 
 
-def _labels(shape: Shape, axis: int) -> Tensor:
-    view = [1] * len(shape)
-    view[axis] = -1
-    # contiguous, because reshapes must treat it as they treated the data
-    return torch.arange(shape[axis]).view(view).expand(shape).contiguous()
+def _numbered(source: Value) -> tuple[Value, np.ndarray[Any, np.dtype[np.int64]]]:
+    """The value whose channels are moved, and its channel at each channel of `source`.
+
+    Where a reshape is in progress, that is the value it began with: along a dimension that a reshape merged with the
+    batch, its channels repeat.
+    """
+    if source.axis is None and source.taken_from is not None:
+        return source.taken_from
+    return source, np.arange(source.channels)
 
 
-def _only_varying_dim(labels: Tensor) -> int | None:
-    varying = [d for d in range(labels.dim()) if labels.shape[d] > 1 and bool((labels.diff(dim=d) != 0).any())]
-    return varying[0] if len(varying) == 1 else None
+def _varying_dims(labels: Tensor) -> Shape:
+    sizes = enumerate(labels.shape)
+    return tuple(dim for dim, size in sizes if size > 1 and bool((labels.diff(dim=dim) != 0).any()))
+
+
+def draws(node: Node) -> bool:
+    """Whether it is a dropout that is on."""
+    return node.op.endswith("dropout") and True in [argument(node, 2, name) for name in ("training", "train")]
+
+
+class GivenBack(Movement):
+    """Returns its operand, with channels along any dimensions."""
+
+    def infer(self, node: Node, graph: Graph) -> bool:
+        if draws(node) or not super().infer(node, graph):
+            return False
+        node.output.same_as = node.inputs[0]
+        return True
+
+    def refusal(self, node: Node) -> str:
+        return ""
 
 
 _BY_POSITION = {"channel_shuffle", "native_channel_shuffle", "index_select", "chunk", "split", "tensor_split"}
@@ -118,17 +154,18 @@ class PixelShuffle(Rule):
         node.inputs[0].need |= node.output.need[node.details]
 
     def unify_widths(self, node: Node) -> bool:
-        return _widen_both(node.output, node.inputs[0], node.details)
+        return widen_both(node.output, node.inputs[0], node.details)
 
 
 class Concat(Rule):
     """`torch.cat` along the channel axis."""
 
-    reason = "a concatenation along another dimension than the channels"
+    reason = "a concatenation that no rule follows"
+    otherwise = Joined()
 
     def infer(self, node: Node, graph: Graph) -> bool:
         parts, out = argument(node, 0, "tensors"), node.output
-        if not isinstance(node.result, Tensor) or any(v.channel_of_entry is not None for v in parts):
+        if not isinstance(node.result, Tensor) or any(v.axes is not None and v.axis is None for v in parts):
             return False
         dim = argument(node, 1, "dim", 0) % len(out.shape)
         axes = {value.axis for value in parts if value.axis is not None}
@@ -156,20 +193,36 @@ class Concat(Rule):
         return changed
 
 
+def passes_on(node: Node) -> bool:
+    """Whether each channel of the only input becomes the same channel of the only output, as far from the last."""
+    source, out = node.inputs[0], node.output
+    if source.axis is None or out.axis is None or len(node.outputs) != 1 or source.dim != out.dim:
+        return False
+    if isinstance(node.rule, Movement) and out.taken_from is not None:
+        base, channel = out.taken_from
+        return base is source and np.array_equal(channel, np.arange(source.channels))
+    return isinstance(node.rule, EachChannel) and source.channels == out.channels
+
+
 def names_sizes(node: Node) -> bool:
     """Whether a reshape was given sizes that may be written in the user's code."""
-    return node.op in {"view", "reshape", "unflatten", "expand"} and (len(node.args) > 1 or bool(node.kwargs))
+    if node.op not in {"view", "reshape", "unflatten", "expand"} or not (len(node.args) > 1 or node.kwargs):
+        return False
+    # what has one long dimension fits a shape of one dimension at any width
+    sizes = node.args[1] if isinstance(node.args[-1], tuple) else node.args[1:]
+    return bool(node.kwargs) or node.op == "unflatten" or any(size not in (1, -1) for size in sizes)
 
 
 _MOVE_ENTRIES = [
     *("view", "reshape", "flatten", "unflatten", "ravel", "squeeze", "unsqueeze", "permute", "transpose", "t"),
     *("swapaxes", "swapdims", "movedim", "moveaxis", "mT.__get__", "chunk", "split", "tensor_split", "unbind"),
     *("narrow", "select", "getitem", "index_select", "flip", "roll", "expand", "pixel_unshuffle"),
-    *("channel_shuffle", "native_channel_shuffle", "repeat_interleave"),
+    *("channel_shuffle", "native_channel_shuffle", "repeat_interleave", "repeat", "tile"),
 ]
 
 OPERATORS: dict[str, Rule] = {
     **dict.fromkeys(_MOVE_ENTRIES, Movement()),
+    **dict.fromkeys(["reshape_as", "view_as", "expand_as"], Like()),
     "pixel_shuffle": PixelShuffle(),
     "cat": Concat(),
 }

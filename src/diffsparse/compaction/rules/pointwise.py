@@ -1,13 +1,16 @@
 """Operators that work entry by entry, with broadcasting: activations, sums, products."""
 
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 from torch import Tensor, nn
 
 from diffsparse.compaction.actions import TensorSlice
 from diffsparse.compaction.graph import Graph, Mask, Node, Value, every, indices, single_number
-from diffsparse.compaction.rules.base import Rule, numbers_along, pin, read_all, unite
+from diffsparse.compaction.rules.base import Rule, numbers_along, pin, read_all, takes_number, unite
+from diffsparse.compaction.rules.broadcast import Broadcast, trust_only_zeros
+from diffsparse.compaction.rules.movement import GivenBack, draws
+from diffsparse.compaction.rules.vectors import track_stored
 
 Operand: TypeAlias = tuple[Value, int | None]
 """A tensor, and its dimension along the channels of the result; None if it is broadcast over them."""
@@ -16,26 +19,37 @@ Operand: TypeAlias = tuple[Value, int | None]
 class Pointwise(Rule):
     """One channel of the result reads the same channel of every operand."""
 
-    reason = "operands whose channels lie along different dimensions"
+    reason = "operands that no rule follows"
+    otherwise: ClassVar[Rule | None] = Broadcast()
+    follows_vectors = True
 
     def infer(self, node: Node, graph: Graph) -> bool:
         out = node.output
-        axes = {value.dim for value in node.inputs if value.axis is not None}
-        moving = any(value.channel_of_entry is not None for value in [*node.inputs, out])
+        axes = self._dims(node, graph)
+        several = any(value.axes is not None and len(value.axes) > 1 for value in node.inputs)
         axis = max(axes, default=0) + len(out.shape)
-        if len(axes) != 1 or moving or axis < 0 or not isinstance(node.result, Tensor):
+        if len(axes) != 1 or several or axis < 0 or not isinstance(node.result, Tensor):
             return False
         node.details = self.operands(node, axis)
+        track_stored([value for value, dim in node.details if dim is not None], graph)
         if any(dim not in (None, value.axis) and value.parameter is None for value, dim in node.details):
             return False
+        trusted = out.known or not takes_number(node.op, node.args, node.kwargs)
         out.track(axis, self._fixed(node, graph, out.shape[axis]), node.result)
-        if takes_number(node.op, node.args, node.kwargs):
-            # the number may differ next time, but a zero that stays zero is known
-            zeros = [v.zero for v in node.inputs if v.axis is not None and v.channels == out.channels]
-            out.fixed = out.fixed & (out.numbers == 0) & np.logical_and.reduce(zeros)
-            out.known = out.known and every(out.fixed)
+        if not trusted:
+            zeros = [value.zero for value, dim in node.details if dim is not None and value.axis is not None]
+            trust_only_zeros(out, np.logical_and.reduce(zeros))
         self._note_equal(node)
         return True
+
+    @staticmethod
+    def _dims(node: Node, graph: Graph) -> set[int]:
+        """Where channels lie, counted from the end: those of what depends on the input, or else of stored vectors."""
+        moving = {value.dim for value in node.inputs if value.axis is not None and value.depends_on_input}
+        if not moving and node.op == "mul":
+            # nothing is known of the other factor, but zeros here are zeros of the product
+            track_stored([v for v in node.inputs if v.parameter and not graph.tensors[v.parameter].all()], graph)
+        return moving or {value.dim for value in node.inputs if value.axis is not None}
 
     @staticmethod
     def operands(node: Node, axis: int) -> list[Operand]:
@@ -51,7 +65,8 @@ class Pointwise(Rule):
     def _fixed(self, node: Node, graph: Graph, count: int) -> Mask:
         fixed: Any = True
         vanishing: Any = False
-        for position, (value, dim) in enumerate(node.details):
+        # the second operand of `expand_as` is there for its shape only
+        for position, (value, dim) in enumerate(node.details[:1] if node.op == "expand_as" else node.details):
             constant, numbers = self._constant(value, dim, graph)
             fixed = fixed & constant
             if node.op == "mul" or (node.op == "div" and position == 0):
@@ -63,7 +78,9 @@ class Pointwise(Rule):
     def _constant(value: Value, dim: int | None, graph: Graph) -> tuple[Any, Any]:
         """Where the operand is one number, and which: per channel or, if it is broadcast, for all."""
         if value.axis is not None:
-            return value.fixed, value.numbers
+            return (False, 0.0) if dim is None and value.channels > 1 else (value.fixed, value.numbers)
+        if value.axes is not None and value.number is None:
+            return bool(value.fixed[0]), value.numbers[0]
         stored = graph.tensors[value.parameter] if value.parameter is not None else None
         number = value.number if stored is None else single_number(stored)
         if number is not None:
@@ -83,10 +100,16 @@ class Pointwise(Rule):
 
     def needs(self, node: Node) -> None:
         for value, dim in node.details:
-            if dim is None or value.channel_of_entry is not None:
+            if dim is None:
                 read_all(value)
             elif value.axis is not None:
-                value.need |= node.output.need
+                value.need |= node.output.need & self._heard(node, value) if node.op == "mul" else node.output.need
+
+    @staticmethod
+    def _heard(node: Node, value: Value) -> Mask | bool:
+        """Channels at which no other factor is zero, or this one is zero itself."""
+        others = [v.zero for v, dim in node.details if v is not value and dim is not None and v.axis is not None]
+        return np.asarray(value.zero | ~np.logical_or.reduce(others)) if others else True
 
     def unify_widths(self, node: Node) -> bool:
         if node.rigid:
@@ -98,7 +121,7 @@ class Pointwise(Rule):
         if every(node.output.keep):
             return {}
         kept = indices(node.output.keep)
-        stored = [(v, dim) for v, dim in node.details if v.parameter is not None and dim is not None]
+        stored = [(v, dim) for v, dim in node.details if v.parameter and v.axes is None and dim is not None]
         return {value.parameter: TensorSlice(dims={dim: kept}, shape=list(value.shape)) for value, dim in stored}
 
 
@@ -109,6 +132,7 @@ def _is_zero(value: Value) -> bool:
 class PRelu(Pointwise):
     """One slope for all channels, or one per channel; channels lie along dimension 1."""
 
+    otherwise = None
     modules = (nn.PReLU,)
 
     @staticmethod
@@ -126,25 +150,13 @@ class PRelu(Pointwise):
 class Identity(Pointwise):
     """Returns its operand: dropout in eval mode, contiguous, clone."""
 
+    otherwise = GivenBack()
+
     def infer(self, node: Node, graph: Graph) -> bool:
-        draws = node.op.endswith("dropout") and node.kwargs.get("training", False) is True
-        if draws or not super().infer(node, graph):
+        if draws(node) or not super().infer(node, graph):
             return False
         node.output.same_as = node.inputs[0]
         return True
-
-
-_NUMBERS = (int, float)
-_TAKE_NUMBERS = {
-    *("add", "sub", "rsub", "mul", "div", "rdiv", "rtruediv", "pow", "rpow"),
-    *("clamp", "clip", "clamp_min", "clamp_max", "threshold", "where", "masked_fill", "lerp", "addcmul"),
-    *("gt", "ge", "lt", "le", "eq", "ne", "maximum", "minimum"),
-}
-
-
-def takes_number(op: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether the call takes a Python number, which may come from the size or the data of the input."""
-    return op in _TAKE_NUMBERS and any(isinstance(arg, _NUMBERS) for arg in [*args, *kwargs.values()])
 
 
 POINTWISE = Pointwise()
@@ -152,10 +164,10 @@ _ENTRY_BY_ENTRY = [
     *("relu", "relu6", "elu", "selu", "celu", "gelu", "silu", "mish", "hardswish", "hardsigmoid", "hardtanh"),
     *("leaky_relu", "softplus", "softsign", "tanh", "sigmoid", "log_sigmoid", "tanhshrink", "hardshrink"),
     *("softshrink", "threshold", "exp", "log", "abs", "neg", "sqrt", "square", "rsqrt", "reciprocal", "pow"),
-    *("rpow", "clamp", "clip", "clamp_min", "clamp_max", "erf", "expand_as", "where", "masked_fill", "lerp"),
+    *("rpow", "clamp", "clip", "clamp_min", "clamp_max", "erf", "where", "masked_fill", "lerp"),
     *("addcmul", "gt", "ge", "lt", "le", "eq", "ne", "logical_and", "logical_or", "logical_not", "sign"),
     *("log1p", "expm1", "sin", "cos", "add", "sub", "rsub", "mul", "div", "rdiv", "rtruediv", "maximum"),
-    *("minimum", "float", "double", "half", "bfloat16", "to", "type"),
+    *("minimum", "float", "double", "half", "bfloat16", "to", "type", "type_as"),
 ]
 _GIVE_BACK = ["dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "contiguous", "clone", "detach"]
 

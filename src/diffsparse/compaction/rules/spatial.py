@@ -1,10 +1,14 @@
 """Operators on the pixels of each channel: pooling, resizing, padding, means."""
 
+from typing import ClassVar
+
 import numpy as np
 from torch import Tensor
 
 from diffsparse.compaction.graph import Graph, Mask, Node, Value
+from diffsparse.compaction.rules.assembly import Padded
 from diffsparse.compaction.rules.base import EachChannel, Rule, argument
+from diffsparse.compaction.rules.reduction import ReduceAxes, SumAxes
 
 
 def _any_nonzero(setting: object) -> bool:
@@ -47,6 +51,8 @@ class AveragePool(Spatial):
 class Pad(Spatial):
     """`F.pad`: a fixed channel stays fixed if the border gets its own number."""
 
+    otherwise = Padded()
+
     def moved_axis(self, node: Node, axis: int) -> int | None:
         return axis if axis < len(node.inputs[0].shape) - len(argument(node, 1, "pad")) // 2 else None
 
@@ -60,6 +66,8 @@ class Pad(Spatial):
 class Reduce(Spatial):
     """Mean, maximum or minimum over dimensions other than the channels'."""
 
+    otherwise: ClassVar[Rule | None] = ReduceAxes()
+
     def moved_axis(self, node: Node, axis: int) -> int | None:
         dim, keepdim = argument(node, 1, "dim"), argument(node, 2, "keepdim", False)
         if dim is None or isinstance(dim, bool):
@@ -70,6 +78,8 @@ class Reduce(Spatial):
 
 class Sum(Reduce):
     """A sum over pixels depends on how many there are, unless they are zero."""
+
+    otherwise = SumAxes()
 
     def fixed(self, node: Node, source: Value) -> Mask:
         return source.zero

@@ -1,0 +1,21 @@
+"""What holds for every test and every example in a docstring: one thread per process, and registries as they were."""
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from diffsparse.compaction import rules
+
+torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def rules_as_they_were() -> Iterator[None]:
+    """Rules that a test registers are gone after it."""
+    tables = (rules.RULES, rules._BY_MODULE)
+    before = [dict(table) for table in tables]
+    yield
+    for table, content in zip(tables, before, strict=True):
+        table.clear()
+        table.update(content)

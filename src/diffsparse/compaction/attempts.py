@@ -1,0 +1,133 @@
+"""Plans from bold to careful; the first one that computes the same wins, and what that costs is said in words."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from torch import nn
+
+from diffsparse.compaction.actions import Action, Slice
+from diffsparse.compaction.analyse import Analysis
+from diffsparse.compaction.apply import shrink_in_place, write_plan_tensors
+from diffsparse.compaction.graph import Graph
+from diffsparse.compaction.materialise import materialise
+from diffsparse.compaction.plan import Kept, Plan
+from diffsparse.compaction.planner import make_plan
+from diffsparse.compaction.rules.attention import Attention
+from diffsparse.compaction.rules.contraction import Contraction
+from diffsparse.compaction.verify import Trials
+from diffsparse.errors import SparsityError
+
+# How far the code around modules is trusted: to work at other widths, not to miss modules that are gone, to be recorded
+# as a whole. Those that assume unseen reads are for code that the recorder cannot see into, such as vmapped functions.
+_WIDE: dict[str, Any] = {"narrow": False, "trust_reshape_sizes": False}
+_ATTEMPTS: tuple[dict[str, Any], ...] = (
+    {},
+    {"dead_modules": "stand in"},
+    {"dead_modules": "stay"},
+    {"trust_reshape_sizes": False},
+    _WIDE,
+    {**_WIDE, "assume_unseen_reads": "unread"},
+    {**_WIDE, "assume_unseen_reads": "all"},
+    {**_WIDE, "assume_unseen_reads": "all", "dead_modules": "stay"},
+)
+
+
+# Much code writes down how many heads there are, so that it is no problem if this one fails: layers shrink as much.
+_HEADS: dict[str, Any] = {"heads": True}
+
+
+@dataclass(frozen=True)
+class Exact:
+    """A small model that computes the same."""
+
+    model: nn.Module
+    plan: Plan
+    difference: float
+    """Largest relative difference that was seen."""
+    problems: tuple[str, ...]
+    """What was wrong with bolder plans."""
+    unchanged: bool = False
+    """Whether no plan held: then what the analysis says of the model is not to be believed either."""
+
+
+def first_exact(
+    model: nn.Module, small: nn.Module, graph: Graph, trials: Trials, *, round_to: int, strict: bool, fold: bool
+) -> Exact:
+    """Plan, apply and compare, boldest first; `small` is the recorded copy of `model`, and is cut."""
+    problems: list[Exception] = []
+    plans: list[Plan] = []
+    for attempt in (_HEADS, *_ATTEMPTS) if _has_heads(graph) else _ATTEMPTS:
+        if plans:
+            # the failed attempt has cut the recorded model
+            small = materialise(model).eval()
+            graph.attach(small)
+        # what runs on cannot be folded into others either
+        folds = fold and attempt.get("dead_modules") != "stay"
+        plan, tensors = make_plan(Analysis(graph, round_to=round_to, **attempt), folds)
+        if plan in plans:
+            continue
+        plans.append(plan)
+        if problems:
+            plan = replace(plan, kept=(*plan.kept, *_given_up(plans[0], plan, problems[0])))
+        _refuse_kept(plan, strict)
+        trials.note_answers(model)
+        try:
+            write_plan_tensors(shrink_in_place(small, plan), tensors)
+            apart = trials.check(small)
+            return Exact(small, plan, apart, tuple(map(_in_words, problems)))
+        except Exception as error:
+            # the user's own code runs here, and may raise anything at an unexpected width
+            if attempt is not _HEADS:
+                problems.append(error)
+    exact = _unchanged(model, plans[0], trials, problems)
+    _refuse_kept(exact.plan, strict)
+    return exact
+
+
+def _refuse_kept(plan: Plan, strict: bool) -> None:
+    if strict and plan.kept:
+        raise SparsityError(f"strict=True, but some layers cannot be made narrower:\n{plan}")
+
+
+def _unchanged(model: nn.Module, bold: Plan, trials: Trials, problems: list[Exception]) -> Exact:
+    """The model as it is, without gates: for code that computes with the sizes of its own layers."""
+    whole, plan = materialise(model).eval(), Plan(tensors={}, layers={})
+    trials.check_copy(model, whole)
+    kept = Kept(layer="", reason=f"every smaller model gives other outputs: {_in_words(problems[-1])}")
+    plan = replace(plan, kept=(kept, *bold.kept, *_given_up(bold, plan, problems[0])))
+    return Exact(whole, plan, trials.check(whole), tuple(map(_in_words, problems)), unchanged=True)
+
+
+def _has_heads(graph: Graph) -> bool:
+    """Whether tensors with channels along several dimensions are multiplied with each other."""
+    return any(
+        isinstance(node.rule, Attention | Contraction)
+        and sum(value.axes is not None and value.axis is None for value in node.inputs) > 1
+        for node in graph.nodes
+    )
+
+
+def _in_words(problem: Exception) -> str:
+    return str(problem).partition("\n")[0] or type(problem).__name__
+
+
+def _given_up(bold: Plan, careful: Plan, problem: Exception) -> Iterator[Kept]:
+    """What stays in the careful plan and not in the bold one, and the problem of the bold one."""
+    for name, action in bold.layers.items():
+        if stays := _more_than(action, careful.layers.get(name)):
+            yield Kept(layer=name, reason=f"{stays}, but then the model failed: {_in_words(problem)}")
+
+
+def _more_than(bold: Action, careful: Action | None) -> str:
+    """What the careful action keeps of a module beyond the bold one, in words; empty for nothing."""
+    if bold.drops_module:
+        return "" if careful is not None and careful.drops_module else f"it could go ({bold})"
+    if not isinstance(bold, Slice):
+        return ""
+    # a layer that is not in the plan stays whole
+    outputs, inputs = bold.outputs[0], (bold.inputs or (0, 0))[0]
+    if isinstance(careful, Slice):
+        outputs, inputs = careful.outputs[1], (careful.inputs or (0, 0))[1]
+    wider = outputs > bold.outputs[1] or inputs > (bold.inputs or (0, 0))[1]
+    return f"it could be smaller ({bold})" if wider else ""

@@ -1,0 +1,57 @@
+"""Sizes that the code of a module holds as attributes, such as how many heads there are: what they have to be now."""
+
+from collections.abc import Iterable, Iterator
+from itertools import chain
+from typing import Any
+
+from diffsparse.compaction.actions import SetSizes
+from diffsparse.compaction.graph import Node, Value
+from diffsparse.compaction.rules.dimensions import kept_along
+
+_RESHAPES = frozenset({"view", "reshape", "unflatten"})
+_OF_WIDTHS = ("size", "dim", "embed", "inner", "hidden", "width", "channels", "features")
+
+
+def changed_sizes(nodes: Iterable[Node]) -> dict[str, SetSizes]:
+    """By the name of a module: attributes to change, so that reshapes and splits which were given sizes run."""
+    found: dict[str, dict[str, tuple[int, int]]] = {}
+    for node in nodes:
+        if node.call is None or not node.heads or not node.outputs:
+            continue
+        for before, after, of_heads in _resized(node):
+            for key in _attributes(node.call.module, before, of_heads):
+                found.setdefault(node.call.name, {})[key] = (before, after)
+    return {name: SetSizes(sizes=sizes) for name, sizes in found.items()}
+
+
+def _resized(node: Node) -> Iterator[tuple[int, int, bool]]:
+    """Sizes that the call was given and that change: before, after, and whether they count heads."""
+    given = set(chain(*map(_numbers, node.args[1:]), *map(_numbers, node.kwargs.values())))
+    out = node.output
+    if node.op in _RESHAPES:
+        for dim in out.axes or ():
+            yield from _change(out, dim, given, of_heads=len(out.axes or ()) > 1)
+    elif node.op == "split" and out.axis is not None:
+        yield from _change(out, out.axis, given, of_heads=False)
+
+
+def _change(value: Value, dim: int, given: set[int], *, of_heads: bool) -> Iterator[tuple[int, int, bool]]:
+    before, after = value.shape[dim], int(kept_along(value, dim).sum())
+    if before in given and before != after:
+        yield before, after, of_heads
+
+
+def _numbers(argument: Any) -> Iterator[int]:
+    if isinstance(argument, tuple | list):
+        for item in argument:
+            yield from _numbers(item)
+    elif type(argument) is int:
+        yield argument
+
+
+def _attributes(module: Any, number: int, of_heads: bool) -> Iterator[str]:
+    """Attributes with this number whose names tell that they count heads, or that they are a width."""
+    for key, value in vars(module).items():
+        is_width = any(word in key for word in _OF_WIDTHS)
+        if type(value) is int and value == number and (("head" in key and not is_width) if of_heads else is_width):
+            yield key

@@ -1,0 +1,80 @@
+"""Widths of tensors with channels along several dimensions: whole indices of a dimension stay or go."""
+
+from typing import Any
+
+import numpy as np
+
+from diffsparse.compaction.graph import Mask, Shape, Value, some
+from diffsparse.compaction.rules.base import widen
+
+Place = tuple[Value, int]
+"""A tensor and one of its dimensions."""
+
+
+def _others(value: Value, dim: int) -> Shape:
+    return tuple(other for other in range(len(value.shape)) if other != dim)
+
+
+def kept_along(value: Value, dim: int) -> Mask:
+    """Which indices along one of its axes hold a channel that stays."""
+    return np.asarray(value.keep.reshape(value.grid).any(_others(value, dim)))
+
+
+def keep_whole(value: Value) -> bool:
+    """Keep whole indices of each dimension only; whether anything changed."""
+    if value.axes is None or value.axis is not None:
+        return False
+    product = np.ones(value.grid, bool)
+    for axis in value.axes:
+        product &= value.keep.reshape(value.grid).any(_others(value, axis), keepdims=True)
+    return widen(value, product.reshape(-1))
+
+
+def keep_along(value: Value, dim: int, mask: Mask) -> bool:
+    """Keep these indices along one of its axes, too; whether anything changed."""
+    own = kept_along(value, dim)
+    if not some(mask > own):
+        return False
+    shape = [-1 if other == dim else 1 for other in range(len(value.shape))]
+    rest = value.keep.reshape(value.grid).any(dim, keepdims=True)
+    # a tensor of which nothing stays yet has no other dimension to go by
+    rest = rest if rest.any() else np.ones_like(rest)
+    return widen(value, np.broadcast_to((own | mask).reshape(shape) & rest, value.grid).reshape(-1))
+
+
+def agree_along(places: list[Place]) -> bool:
+    """Keep the same indices along these dimensions, or all if one tensor is not tracked; whether anything changed."""
+    places = [(value, dim) for value, dim in places if value.shape[dim] > 1]
+    if not places:
+        return False
+    tracked = [(value, dim) for value, dim in places if value.axes is not None and dim in value.axes]
+    sizes = {value.shape[dim] for value, dim in places}
+    together = np.ones(1, bool)
+    if len(tracked) == len(places) and len(sizes) == 1:
+        together = np.logical_or.reduce([kept_along(value, dim) for value, dim in tracked])
+    changed = False
+    for value, dim in tracked:
+        changed |= keep_along(value, dim, np.broadcast_to(together, value.shape[dim : dim + 1]))
+    return changed
+
+
+def agree_aligned(values: list[Value], apart: Shape = ()) -> bool:
+    """Keep the same indices along dimensions that are broadcast together; those in `apart`, from the end, are kept."""
+    changed = False
+    for back in range(-max(len(value.shape) for value in values), 0):
+        places = [(value, back + len(value.shape)) for value in values if back + len(value.shape) >= 0]
+        if back in apart:
+            for value, dim in places:
+                if value.axes is not None and dim in value.axes:
+                    changed |= keep_along(value, dim, np.ones(value.shape[dim], bool))
+        else:
+            changed |= agree_along(places)
+    return changed
+
+
+def widen_both(coarse: Value, fine: Value, channel: Any) -> bool:
+    """Keep a channel of `coarse` and the channels of `fine` that belong to it together; whether anything changed."""
+    wanted = np.zeros(coarse.channels, bool)
+    np.logical_or.at(wanted, channel, fine.keep)
+    changed = widen(fine, coarse.keep[channel])
+    return widen(coarse, wanted) or changed

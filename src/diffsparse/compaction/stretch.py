@@ -1,0 +1,108 @@
+"""Constants of a compact model that vary with the position: a table over classes of positions, for any size."""
+
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Annotated, Any, TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+from diffsparse.compaction.stand_in import StandIn
+from diffsparse.errors import SparsityError, require_whole
+
+_Whole: TypeAlias = Annotated[int, partial(require_whole, low=0)]
+_Positive: TypeAlias = Annotated[int, partial(require_whole, low=1)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stretch:
+    """How one dimension of a table becomes a dimension of the output, as `positions.Axis` has it."""
+
+    dim: _Whole
+    """The dimension of the input that tells its size."""
+    steps: list[tuple[_Positive, int]] = field(default_factory=list)
+    """How the size n of the image follows from that of the input: n becomes `(n - least) // stride + 1`."""
+    stride: _Positive = 1
+    least: int = 1
+    left: _Whole = 0
+    right: _Whole = 0
+
+    def classes(self, shape: torch.Size, device: torch.device) -> Tensor:
+        """The class of every position, for an input of this shape."""
+        size: Any = shape[self.dim]
+        for stride, least in (*self.steps, (self.stride, self.least)):
+            image, size = size, (size - least) // stride + 1
+            if size < 1:
+                raise SparsityError(f"an input of shape {tuple(shape)} is too small for the layers that were compacted")
+        first = torch.arange(size, device=device)
+        rest: Tensor = image - self.least - self.stride * first
+        return first.clamp(max=self.left) * (self.right + 1) + rest.clamp(max=self.right)
+
+
+class NoteShape:
+    """Forward pre-hook: keeps the shape of the module's first argument, for constants inside of the module."""
+
+    def __init__(self) -> None:
+        self.shapes: list[torch.Size] = []
+
+    def __call__(self, module: nn.Module, args: tuple[Any, ...]) -> None:
+        self.shapes.append(args[0].shape)
+
+
+class ForgetShape:
+    """Forward hook: what `note` kept is not valid any more."""
+
+    def __init__(self, note: NoteShape) -> None:
+        self.note = note
+
+    def __call__(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+        self.note.shapes.pop()
+
+
+def note_shapes(module: nn.Module) -> NoteShape:
+    """The note on `module`, put there if there is none."""
+    for hook in module._forward_pre_hooks.values():
+        if isinstance(hook, NoteShape):
+            return hook
+    note = NoteShape()
+    module.register_forward_pre_hook(note, prepend=True)
+    module.register_forward_hook(ForgetShape(note), always_call=True)
+    return note
+
+
+class ConstantMap(StandIn):
+    """Replaces a module whose output is the same for every input of a size, and varies with the position.
+
+    Args:
+        shape: of the table.
+        stretches: one per dimension; None for a dimension that is the same at every size.
+        note: the shape that decides, if it is not that of the input.
+    """
+
+    table: Tensor
+
+    def __init__(self, shape: list[int], stretches: list[Stretch | None], note: NoteShape | None = None) -> None:
+        super().__init__()
+        self.stretches, self.note = list(stretches), note
+        self.register_buffer("table", torch.zeros(shape))
+
+    def forward(self, input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        # a constant does not depend on further arguments
+        if self.note is not None and not self.note.shapes:
+            raise SparsityError(
+                "this layer became a constant whose size follows from the input of a module around it; "
+                "call that module, or compact this one by itself"
+            )
+        shape = input.shape if self.note is None else self.note.shapes[-1]
+        made, whole = self.table, list(self.table.shape)
+        made = made.to(input.dtype) if input.is_floating_point() else made
+        for dim, stretch in enumerate(self.stretches):
+            if stretch is not None:
+                classes = stretch.classes(shape, made.device)
+                whole[dim] = classes.shape[0]
+                made = made if made.shape[dim] == 1 else made.index_select(dim, classes)
+        # a copy, because the code behind it may write to it
+        return made.expand(whole).clone()
+
+    def extra_repr(self) -> str:
+        return f"{tuple(self.table.shape)}"
