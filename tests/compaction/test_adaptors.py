@@ -121,12 +121,22 @@ def test_each_group_is_a_convolution_of_its_own(dims: int, bias: bool) -> None:
     assert torch.allclose(ragged(x), torch.cat(expected, 1), atol=1e-6)
 
 
-@pytest.mark.parametrize("settings", [{}, {"stride": 2, "padding": 1}, {"dilation": 2, "bias": False}])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"stride": 2, "padding": 1},
+        {"dilation": 2, "bias": False},
+        {"padding": 1, "padding_mode": "circular"},
+        {"padding": "same", "padding_mode": "replicate"},
+    ],
+)
 def test_uneven_groups_stay_exact(settings: dict[str, object]) -> None:
     model = uneven(**settings)
     small = ds.compact(model, X)
     assert isinstance(small.model.between, RaggedConv)
     assert small.model.between.blocks == [(2, 1), (4, 3)]
+    assert not small.fallbacks
     assert same(model, small.model, OTHER)
 
 

@@ -315,3 +315,26 @@ def test_compact_twice() -> None:
     model = switched_off(Outer(), "block.norm")
     twice = ds.compact(ds.compact(model, images(2, 16, 16)).model, images(2, 16, 16))
     same_everywhere(model, twice.model)
+
+
+def test_a_mean_of_a_map_differs_with_the_size() -> None:
+    class Shifted(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm, self.conv, self.live = nn.BatchNorm2d(3), nn.Conv2d(3, 4, 3, padding=1), nn.BatchNorm2d(4)
+            self.head = nn.Conv2d(4, 2, 1)
+
+        def forward(self, x: Tensor) -> Tensor:
+            border = self.conv(self.norm(x))
+            y = self.live(self.conv(x)) + border.mean()
+            out: Tensor = self.head(y.mean((2, 3), keepdim=True))
+            return out
+
+    model = Shifted().double().eval()
+    model.norm.weight.data.zero_()
+    model.norm.bias.data.fill_(1)
+    model.live.weight.data[:2] = 0
+    small = ds.compact(model, torch.randn(2, 3, 8, 8).double())
+    assert not small.fallbacks
+    other = torch.randn(2, 3, 5, 9).double()
+    assert torch.allclose(model(other), small.model(other), rtol=1e-12)

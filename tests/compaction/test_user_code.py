@@ -271,3 +271,25 @@ def test_an_index_stored_in_the_model() -> None:
     small = ds.compact(model, X).model
     assert (small.a.out_channels, small.b.in_channels) == (6, 6)
     assert exact(model, small, X)
+
+
+def test_numbers_computed_from_a_width_are_noticed_behind_a_norm() -> None:
+    class Scaled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv, self.norm, self.head = nn.Conv2d(3, 8, 1), nn.BatchNorm2d(8), nn.Conv2d(8, 4, 1)
+            self.last = nn.BatchNorm2d(4, track_running_stats=False, eps=1e-12)
+
+        def forward(self, x: Tensor) -> Tensor:
+            y = torch.relu(self.norm(self.conv(x)))
+            out: Tensor = self.last(self.head(y / y.shape[1] ** 0.5))
+            return out
+
+    model = Scaled().double().eval()
+    model.head.bias.data.zero_()
+    model.norm.weight.data[:5] = 0
+    model.norm.bias.data[:5] = 0
+    small = ds.compact(model, torch.randn(2, 3, 6, 6).double())
+    assert small.model.conv.out_channels == 3
+    assert "computes with the widths of its tensors: div is given 1.73205" in small.fallbacks[0]
+    assert small.model.norm(small.model.conv(torch.randn(1, 3, 2, 2).double())).shape[1] == 8

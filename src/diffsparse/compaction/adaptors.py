@@ -119,12 +119,18 @@ class RaggedConv(StandIn):
         super().__init__()
         self.blocks = list(blocks)
         self.stride, self.padding, self.dilation = conv.stride, conv.padding, conv.dilation
+        self.padding_mode = conv.padding_mode
+        if self.padding_mode != "zeros":
+            self._border = list(conv._reversed_padding_repeated_twice)
+            self.padding = (0,) * len(self.stride)
         self.weight = conv.weight
         # also if there is none, so that one can be added
         self.register_parameter("bias", conv.bias)
 
     def forward(self, input: Tensor) -> Tensor:
         convolve = _CONVOLVE[self.weight.dim() - 2]
+        if self.padding_mode != "zeros":
+            input = F.pad(input, self._border, mode=self.padding_mode)
         parts, row, column = [], 0, 0
         for rows, columns in self.blocks:
             bias = None if self.bias is None else self.bias[row : row + rows]

@@ -187,9 +187,10 @@ class _Recorder(TorchFunctionMode):
         outputs = [Value(tuple(t.shape), known=known, depends_on_input=depends) for t in made]
         for tensor, value in zip(made, outputs, strict=True):
             value.discrete = not tensor.dtype.is_floating_point
-            if known:
+            # what is made of a known image may still differ with its size, and rules tell
+            if known and not depends:
                 value.number = single_number(tensor)
-                if self.trust and not depends:
+                if self.trust:
                     value.contents = weakref.ref(tensor)
         call = self.stack[-1] if self.stack else None
         shown = made[0] if in_place and result is None else result

@@ -87,7 +87,8 @@ class Constants:
             return None
         sizes = list(self._sizes.of(value))
         if (width := width_dim(node)) is not None:
-            sizes[width] = None
+            # weights that were computed are as long as they are at every size
+            sizes = [None if value is not node.inputs[0] or dim == width else size for dim, size in enumerate(sizes)]
         return of_channels(value, tuple(sizes))
 
 

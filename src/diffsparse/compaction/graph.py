@@ -51,7 +51,7 @@ class Value:
     keep: Mask = NO_CHANNELS
     """Channels that are physically there after compaction; several values may share one mask."""
     number: float | None = None
-    """What it holds, if it is a single number that was computed and is the same for every input."""
+    """What it holds, if it is a single number that was computed from parameters and buffers alone."""
     contents: "Callable[[], Tensor | None]" = staticmethod(lambda: None)
     """The tensor itself while it lives, if it was computed from parameters and buffers alone."""
     discrete: bool = False

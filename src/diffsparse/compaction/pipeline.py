@@ -14,6 +14,7 @@ from diffsparse.compaction.attempts import first_exact
 from diffsparse.compaction.capture import capture
 from diffsparse.compaction.graph import Graph
 from diffsparse.compaction.materialise import check_model, materialise, materialise_and_look
+from diffsparse.compaction.numbers_used import numbers_of
 from diffsparse.compaction.plan import Kept, Plan
 from diffsparse.compaction.planner import make_plan
 from diffsparse.compaction.soundness import require_finite, require_own_tensors
@@ -121,9 +122,8 @@ def compact(
         require_finite(model, graph.tensors, example, answer)
         require_own_tensors(model, graph.strangers)
         graph.strangers.clear()
-        trials = Trials(
-            example.args, example.kwargs, answer, default_tolerance(small) if tolerance is None else tolerance
-        )
+        accepted = default_tolerance(small) if tolerance is None else tolerance
+        trials = Trials(example.args, example.kwargs, answer, accepted, numbers_of(graph))
         for problem in filter(None, (_reads_of_data(model, graph), _idle_modules(graph))):
             warnings.warn(problem, SparsityWarning, stacklevel=2)
         if has_code:

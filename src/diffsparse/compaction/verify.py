@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from diffsparse.compaction.numbers_used import Numbers, NumbersUsed
 from diffsparse.errors import SparsityError
 from diffsparse.example import map_tensors, tensors_in
 from diffsparse.module_tree import modules_by_name
@@ -58,10 +59,18 @@ class Trials:
         kwargs: its keyword arguments.
         answer: what the original gave for the example, under `same_draws`.
         tolerance: largest relative difference to accept.
+        numbers: the Python numbers that the original used for the example, if the other model must use the same.
     """
 
-    def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any], answer: Any, tolerance: float) -> None:
-        self.tolerance = tolerance
+    def __init__(
+        self,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        answer: Any,
+        tolerance: float,
+        numbers: Numbers | None = None,
+    ) -> None:
+        self.tolerance, self._numbers = tolerance, numbers
         self._example, self._answer = (args, kwargs), answer
         self._other: list[tuple[Any, Any]] | None = None
 
@@ -114,7 +123,7 @@ class Trials:
             )
 
     def check(self, compacted: nn.Module) -> float:
-        """The largest difference; raise if it is more than the tolerance."""
+        """The largest difference; raise if it is more than the tolerance, or if other numbers were used."""
         apart = self.largest_difference(compacted)
         if not apart <= self.tolerance:
             raise SparsityError(f"outputs differ by {apart:.3g} relative; the tolerance is {self.tolerance:g}")
@@ -122,8 +131,12 @@ class Trials:
 
     def largest_difference(self, compacted: nn.Module) -> float:
         """Largest relative difference of the outputs."""
-        trials = [(self._example, self._answer), *(self._other or ())]
-        return max(difference(answer, run_on_copies(compacted, trial)) for trial, answer in trials)
+        with NumbersUsed() as used:
+            apart = difference(self._answer, run_on_copies(compacted, self._example))
+        if self._numbers is not None:
+            used.require_among(self._numbers)
+        others = [difference(answer, run_on_copies(compacted, trial)) for trial, answer in self._other or ()]
+        return max([apart, *others])
 
 
 @contextmanager

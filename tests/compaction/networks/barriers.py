@@ -37,7 +37,7 @@ def barrier(draw: Draw, shape: Shape) -> nn.Module:
         "square": nn.Parameter(torch.ones(c, c)),
     }
     # nn.MultiheadAttention insists on its embed_dim
-    return one_of(draw, run, hard={"heads"}, **parts)
+    return one_of(draw, run, hard={"heads", "matmul"}, **parts)
 
 
 @block(SPATIAL)

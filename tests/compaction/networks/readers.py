@@ -50,7 +50,7 @@ def readers(draw: Draw, shape: Shape) -> nn.Module:
         "eps": lambda m, x: m.last(x) + x * getattr(m.last, "eps", 1.0),
         "width": lambda m, x: x + m.norm(m.same(x)) / m.same.out_channels,
         "names": lambda m, x: sum((layer(x) for _, layer in m.layers.named_children()), start=x),
-        "apart": lambda m, x: m.act(m.same.forward(x)) + m.norm(x) * m.norm.momentum,
+        "apart": lambda m, x: m.act(m.same.forward(x)) + m.norm(x) * getattr(m.norm, "momentum", 1.0),
     }
     layers = nn.ModuleList([draw.conv(c, c), nn.Sequential(draw.conv(c, c), draw.norm(c)), nn.Sequential(draw.norm(c))])
     for index, layer in enumerate(layers):
