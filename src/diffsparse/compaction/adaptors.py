@@ -128,14 +128,14 @@ class RaggedConv(StandIn):
         self.register_parameter("bias", conv.bias)
 
     def forward(self, input: Tensor) -> Tensor:
-        convolve = _CONVOLVE[self.weight.dim() - 2]
+        convolve, given = _CONVOLVE[self.weight.dim() - 2], input
         if self.padding_mode != "zeros":
-            input = F.pad(input, self._border, mode=self.padding_mode)
+            given = F.pad(given, self._border, mode=self.padding_mode)
         parts, row, column = [], 0, 0
         for rows, columns in self.blocks:
             bias = None if self.bias is None else self.bias[row : row + rows]
             weight = self.weight[row : row + rows, :columns]
-            piece = input.narrow(1, column, columns)
+            piece = given.narrow(1, column, columns)
             parts.append(convolve(piece, weight, bias, self.stride, self.padding, self.dilation))
             row, column = row + rows, column + columns
         return torch.cat(parts, 1)
