@@ -4,6 +4,7 @@ Code may compute them from the width of a tensor, as in `x / math.sqrt(x.shape[1
 difference from whoever compares outputs.
 """
 
+import math
 from collections import Counter
 from typing import Any, TypeAlias
 
@@ -42,10 +43,25 @@ class NumbersUsed(TorchFunctionMode):
             self.counts[op, *numbers_in(args, kwargs)] += 1
         return result
 
-    def require_among(self, known: Numbers) -> None:
-        """Raise if a number was used that the original did not use, or not as often."""
-        for op, *numbers in self.counts - known:
-            raise SparsityError(
-                f"the code of the model computes with the widths of its tensors: {op} is given "
-                f"{', '.join(f'{number:.6g}' for number in numbers)}, which the original is not"
-            )
+    def require_among(self, known: Numbers, tolerance: float) -> None:
+        """Raise if a number was used that the original did not use, or not as often.
+
+        Numbers may differ by rounding, up to `tolerance`, because code may compute them from data.
+        """
+        left = list((known - self.counts).elements())
+        for used in (self.counts - known).elements():
+            same = next((other for other in left if _close(used, other, tolerance)), None)
+            if same is None:
+                op, *numbers = used
+                raise SparsityError(
+                    f"the code of the model computes with the widths of its tensors: {op} is given "
+                    f"{', '.join(f'{number:.6g}' for number in numbers)}, which the original is not"
+                )
+            left.remove(same)
+
+
+def _close(one: tuple[Any, ...], other: tuple[Any, ...], tolerance: float) -> bool:
+    if len(one) != len(other) or one[0] != other[0]:
+        return False
+    pairs = zip(one[1:], other[1:], strict=True)
+    return all(math.isclose(a, b, rel_tol=tolerance, abs_tol=tolerance) for a, b in pairs)

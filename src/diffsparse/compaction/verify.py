@@ -134,7 +134,7 @@ class Trials:
         with NumbersUsed() as used:
             apart = difference(self._answer, run_on_copies(compacted, self._example))
         if self._numbers is not None:
-            used.require_among(self._numbers)
+            used.require_among(self._numbers, self.tolerance)
         others = [difference(answer, run_on_copies(compacted, trial)) for trial, answer in self._other or ()]
         return max([apart, *others])
 
