@@ -53,5 +53,5 @@ def test_fewer_numbers_and_rounding_are_fine(factors: tuple[float, ...]) -> None
 def test_other_numbers_are_not(used: list[tuple[object, ...]]) -> None:
     seen = NumbersUsed()
     seen.counts = Counter(used)
-    with pytest.raises(ds.SparsityError, match="computes with the widths of its tensors: (mul|add) is given 0.5"):
+    with pytest.raises(ds.SparsityError, match=r"computes with the widths of its tensors: (mul|add) is given 0\.5"):
         seen.require_among(Counter({("mul", 0.5): 2}), 1e-9)
