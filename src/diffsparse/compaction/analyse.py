@@ -145,8 +145,11 @@ class Analysis:
             around = {id(n): n for name in layer.tensors.values() for n in shared.get(name, ())} if shared else {}
             layer.twins = tuple(n.layer for n in around.values() if n.layer is not None)
             layer.pinned = any(not _same_layer(n, node) for n in around.values())
-            layer.call = node.call if not around and self._is_module(node, layer) else None
+            layer.call = node.call if not layer.pinned and self._is_module(node, layer) else None
             layer.pinned |= node.sealed or (bool(layer.computed) and layer.mixes and not layer.free)
+        for _, layer in self.layers:
+            if layer.twins and not all(_may_share(layer, twin) for twin in layer.twins):
+                layer.call = None
 
     def _shared_parameters(self) -> dict[str | None, list[Node]]:
         """Parameters that several nodes use, with these nodes; vectors that all of them follow need no care."""
@@ -169,7 +172,9 @@ class Analysis:
     def _is_module(self, node: Node, layer: Layer) -> bool:
         """Whether the layer is one call of one module, and that module nothing but the layer."""
         call = node.call
-        if call is None or not (call.plain and self._runs_once(call)):
+        if call is None or call.parent is None or not call.plain:
+            return False
+        if self._counts[call.module] != max(len(layer.twins), 1):
             return False
         # a hook may have kept the input for others, and a select would make it narrower
         if self.dead_modules == "stay" and call.module._forward_hooks and self._reads[id(call.input)] > 1:
@@ -214,6 +219,10 @@ class Analysis:
             node.rule.needs(node)
             if self.dead_modules == "stay" and node.layer is not None and node.layer.free:
                 node.layer.keep_something()
+        for _, layer in self.layers:
+            if layer.twins and layer.free:
+                layer.rows = np.logical_or.reduce([twin.rows for twin in layer.twins])
+                layer.columns = np.logical_or.reduce([twin.columns for twin in layer.twins])
 
     def _find_widths(self, narrow: bool) -> None:
         values = [value for value in self.values if value.axes is not None]
@@ -236,7 +245,8 @@ class Analysis:
     def _settle(self) -> None:
         """Unify widths, backward and forward in turns, until a turn changes nothing."""
         # without free layers, because what they read and compute is kept already
-        order, changed = [node for node in self.nodes if node.layer is None or not node.layer.free], True
+        order = [node for node in self.nodes if node.layer is None or node.layer.twins or not node.layer.free]
+        changed = True
         while changed:
             order, changed = order[::-1], False
             for node in order:
@@ -272,6 +282,15 @@ def _shows_nothing(node: Node) -> bool:
     """Whether only constants are read of what is reshaped: verification would not notice a mistake."""
     value = node.inputs[0]
     return value.axes is not None and value.depends_on_input and not (value.need & ~value.fixed).any()
+
+
+def _may_share(layer: Layer, twin: Layer) -> bool:
+    """Whether both are calls of one module around which the same select and expand can be put."""
+    if layer.call is None or twin.call is None or layer.call.module is not twin.call.module:
+        return False
+    if layer.computed or layer.pinned or twin.pinned or layer.output.dim != twin.output.dim:
+        return False
+    return layer.groups == 1 or layer.is_depthwise
 
 
 def _same_layer(node: Node, other: Node) -> bool:

@@ -13,7 +13,7 @@ from diffsparse.compaction.apply import PlanTensors
 from diffsparse.compaction.attributes import changed_sizes
 from diffsparse.compaction.bake import ordinary_form
 from diffsparse.compaction.constants import Constants, Path
-from diffsparse.compaction.graph import Call, Graph, Mask, Node, Value, every, how_many, indices, read_counts, some
+from diffsparse.compaction.graph import Call, Graph, Mask, Node, every, how_many, indices, read_counts, some
 from diffsparse.compaction.plan import Kept, Plan
 from diffsparse.compaction.positions import Axis
 from diffsparse.compaction.rules.layer import Layer, fold_into_bias
@@ -126,9 +126,9 @@ def _positions(chosen: Mask, present: Mask) -> list[int] | None:
     return None if every(among) else indices(among)
 
 
-def _fill(out: Value) -> Tensor:
+def _fill(layer: Layer) -> Tensor:
     """The numbers of fixed channels that stay. Nobody reads the others, and one has a logarithm and a reciprocal."""
-    return torch.from_numpy(np.where(out.fixed, out.numbers, 1.0)[out.keep])
+    return torch.from_numpy(np.where(layer.fixed_outputs, layer.output.numbers, 1.0)[layer.output.keep])
 
 
 def _plan_layer(node: Node, layer: Layer, graph: Graph, layers: dict[str, Action], contents: PlanTensors) -> None:
@@ -140,10 +140,12 @@ def _plan_layer(node: Node, layer: Layer, graph: Graph, layers: dict[str, Action
             layers[owner] = Slice(inputs=inputs, outputs=outputs)
         return
     name = layer.call.name
+    if layer is not (layer.twins or (layer,))[0]:
+        return
     if not some(layer.rows):
         window = node.rule.window(ordinary_form(node) if layer.computed else layer.call.module)
         layers[name] = actions.EmitConstant(outputs=kept, dim=out.dim, window=window, transposed=layer.transposed)
-        contents.constant[name] = _fill(out)
+        contents.constant[name] = _fill(layer)
         return
     weight = layer.held("weight", graph) if layer.mixes and layer.has("weight") else None
     merged = merged_constants(layer, weight) if weight is not None else None
@@ -155,7 +157,7 @@ def _plan_layer(node: Node, layer: Layer, graph: Graph, layers: dict[str, Action
     if folds:
         contents.bias[name] = torch.from_numpy(extra)
     if expand is not None:
-        contents.fill[name] = _fill(out)
+        contents.fill[name] = _fill(layer)
     if every(layer.rows) and every(layer.columns) and select is None and expand is None and not folds:
         return
     sliced = Slice(
@@ -218,6 +220,8 @@ def _folds_into(front: Layer, norm: Layer) -> bool:
     """Whether all that the layer computes goes into the batch norm, channel by channel."""
     return (
         front.mixes
+        and not front.twins
+        and not norm.twins
         and not front.transposed
         and not norm.mixes
         and some(front.rows)

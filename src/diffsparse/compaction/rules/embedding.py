@@ -29,7 +29,7 @@ class Embedding(LayerRule):
 
     def needs(self, node: Node) -> None:
         layer, out = node.layer, node.output
-        layer.rows = out.need & ~out.fixed if layer.free else out.need.copy()
+        layer.rows = out.need & ~layer.fixed_outputs if layer.free else out.need.copy()
         if not some(layer.rows):
             # the shape of the output does not follow from that of the input alone
             layer.rows[0] = True
@@ -38,16 +38,10 @@ class Embedding(LayerRule):
     def unify_widths(self, node: Node) -> bool:
         layer: Layer = node.layer
         if layer.free:
-            return bool(self._widened(layer))
+            return layer.keep_computed()
         changed = layer.agree()
         layer.rows = node.output.keep
         return changed
-
-    @staticmethod
-    def _widened(layer: Layer) -> bool:
-        missing = layer.rows & ~layer.output.keep
-        layer.output.keep |= missing
-        return some(missing)
 
     def slices(self, node: Node, graph: Graph) -> dict[str, TensorSlice]:
         layer, name = node.layer, node.layer.tensors["weight"]

@@ -19,9 +19,11 @@ MOST_RAGGED_GROUPS, RAGGED_GAIN = 8, 1.1
 class Layer:
     """A node with weights.
 
-    A layer that is a module of its own, called once, is *free*: a select in front of it takes just the channels it
-    reads, an expand behind it puts fixed channels back, and fixed inputs fold into its bias. Any other layer (weights
-    used directly, or twice) takes the width that its operands have.
+    A layer that is a module of its own is *free*: a select in front of it takes just the channels it reads, an expand
+    behind it puts fixed channels back, and fixed inputs fold into its bias. If the module is called several times, the
+    calls are twins: they compute what any of them needs, and a channel counts as fixed only where it is the same number
+    in all of them. Any other layer (weights used directly, or by different modules) takes the width that its operands
+    have.
 
     Args:
         input: what its facts are derived from: the operand, or a stand-in for `given`.
@@ -70,6 +72,29 @@ class Layer:
     def free(self) -> bool:
         """Whether a select, an expand and a bias can be put around it."""
         return self.call is not None
+
+    @property
+    def is_depthwise(self) -> bool:
+        """Whether each group has one input and one output."""
+        return self.groups > 1 and self.inputs == self.groups == self.output.channels
+
+    @property
+    def fixed_inputs(self) -> Mask:
+        """Inputs that are one number, the same in all calls."""
+        return self._same_in_calls([twin.input for twin in self.twins]) if self.twins else self.input.fixed
+
+    @property
+    def fixed_outputs(self) -> Mask:
+        """Outputs that are one number, the same in all calls."""
+        return self._same_in_calls([twin.output for twin in self.twins]) if self.twins else self.output.fixed
+
+    @staticmethod
+    def _same_in_calls(values: list[Value]) -> Mask:
+        first = values[0]
+        if any(value.axis is None for value in values):
+            return np.zeros(max(value.channels for value in values), bool)
+        same = [value.fixed & (value.numbers == first.numbers) for value in values]
+        return np.asarray(np.logical_and.reduce(same))
 
     @property
     def names(self) -> dict[str, str]:
@@ -130,6 +155,11 @@ class Layer:
         if self.given is not None:
             return pin([self.given])
         return self.free and self.input.axis is not None and widen(self.input, self.columns)
+
+    def keep_computed(self) -> bool:
+        """Keep what is computed, in all calls alike."""
+        changed = widen(self.output, self.rows)
+        return (bool(self.twins) and self.agree()) or changed
 
     def agree(self) -> bool:
         """Give all uses of the same weights the same widths; whether anything changed."""
@@ -219,8 +249,10 @@ class LayerRule(Rule):
 
 def fold_into_bias(layer: Layer, weight: Tensor) -> np.ndarray[Any, np.dtype[np.float64]]:
     """What the fixed inputs that were removed add to each output."""
-    gone = np.where(layer.columns, 0.0, layer.input.numbers) if layer.folds and layer.input.axis is not None else None
-    if gone is None or not gone.any():
+    if not layer.folds or layer.input.axis is None:
+        return np.zeros(len(layer.rows))
+    gone = np.where(layer.fixed_inputs & ~layer.columns, layer.input.numbers, 0.0)
+    if not gone.any():
         return np.zeros(len(layer.rows))
     summed = weight.detach().double().cpu()
     summed = summed.flatten(2).sum(2) if summed.dim() > 2 else summed

@@ -10,7 +10,7 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 
 from diffsparse.compaction.graph import Graph, Mask, Node, as_array, some
-from diffsparse.compaction.rules.base import Rule, argument, pin, unite, widen
+from diffsparse.compaction.rules.base import Rule, argument, pin, unite
 from diffsparse.compaction.rules.layer import Layer, LayerRule, ragged_pays, regular
 from diffsparse.compaction.rules.merge import with_one_constant
 
@@ -57,15 +57,15 @@ class Linear(LayerRule):
         return pairs
 
     @staticmethod
-    def _live_inputs(layer: Layer, folding: bool) -> Mask:
+    def _live_inputs(layer: Layer, fixed: Mask, folding: bool) -> Mask:
         """Inputs that matter to an output with weights for them."""
         if layer.input.axis is None:
             return np.ones(layer.inputs, bool)
-        return ~(layer.input.fixed if folding else layer.input.zero)
+        return np.asarray(~(fixed if folding else fixed & (layer.input.numbers == 0)))
 
     def _fixed(self, layer: Layer, outputs: int) -> Mask | None:
         """Outputs that read no live input; None if there are none."""
-        live = self._live_inputs(layer, layer.folds)
+        live = self._live_inputs(layer, layer.input.fixed, layer.folds)
         if layer.pairs is None:
             return None if some(live) else np.ones(outputs, bool)
         reads = layer.pairs.reshape(layer.groups, outputs // layer.groups, -1) & live.reshape(layer.groups, 1, -1)
@@ -73,18 +73,18 @@ class Linear(LayerRule):
 
     def needs(self, node: Node) -> None:
         layer, out = node.layer, node.output
-        layer.rows = out.need & ~out.fixed if layer.free else out.need.copy()
+        layer.rows = out.need & ~layer.fixed_outputs if layer.free else out.need.copy()
         layer.columns = with_one_constant(layer, self._reads(layer, layer.rows))
         if layer.groups > 1:
             even = regular(layer.rows, layer.columns, layer.groups)
-            pays = layer.free and not layer.transposed
+            pays = layer.free and not layer.transposed and not layer.twins
             layer.ragged = pays and ragged_pays((layer.rows, layer.columns), even, layer.groups)
             if not layer.ragged:
                 layer.rows, layer.columns = even
         layer.read_operand()
 
     def _reads(self, layer: Layer, rows: Mask) -> Mask:
-        live = self._live_inputs(layer, layer.folds and layer.free)
+        live = self._live_inputs(layer, layer.fixed_inputs, layer.folds and layer.free)
         if layer.pairs is None:
             return live if some(rows) else np.zeros_like(live)
         pairs = layer.pairs.reshape(layer.groups, -1, layer.pairs.shape[1])
@@ -96,7 +96,7 @@ class Linear(LayerRule):
         out, changed = node.output, layer.keep_operand()
         if layer.free:
             # rows that only fill up a group are computed as well
-            return widen(out, layer.rows) or changed
+            return layer.keep_computed() or changed
         if layer.groups > 1:
             layer.rows, layer.columns = np.ones_like(layer.rows), np.ones_like(layer.columns)
             return pin([layer.input, out]) or changed
@@ -178,14 +178,14 @@ class BatchNorm(LayerRule):
 
     def needs(self, node: Node) -> None:
         layer, out = node.layer, node.output
-        layer.rows = layer.columns = out.need & ~out.fixed if layer.free else out.need.copy()
+        layer.rows = layer.columns = out.need & ~layer.fixed_outputs if layer.free else out.need.copy()
         layer.read_operand()
 
     def unify_widths(self, node: Node) -> bool:
         layer: Layer = node.layer
         source, out, changed = layer.input, node.output, layer.keep_operand()
         if layer.free:
-            return changed
+            return (bool(layer.twins) and layer.keep_computed()) or changed
         changed = unite([out, *layer.vectors]) or changed
         changed = (pin([out]) if layer.given is not None or source.axis is None else unite([source, out])) or changed
         changed = layer.agree() or changed

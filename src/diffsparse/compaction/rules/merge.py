@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from diffsparse.compaction.graph import Mask, how_many
+from diffsparse.compaction.graph import Mask, how_many, some
 from diffsparse.compaction.rules.layer import Layer
 
 
@@ -16,7 +16,9 @@ def with_one_constant(layer: Layer, columns: Mask) -> Mask:
     """Those of the columns that have to stay: all that vary, and of each group the constant that is largest."""
     if layer.folds or not layer.free or layer.input.axis is None:
         return columns
-    constant = columns & layer.input.fixed
+    constant = layer.fixed_inputs & (layer.input.numbers != 0)
+    # what stands for the others must be right in all calls, whatever each of them reads
+    constant = constant if layer.twins and some(columns) else constant & columns
     if how_many(constant) < 2:
         return columns
     return np.asarray(columns & ~constant | _largest(layer, constant))
@@ -35,10 +37,11 @@ def merged_constants(layer: Layer, weight: Tensor) -> Tensor | None:
     """What to add to the weight, so that constants that stay do what those that are gone did; None for nothing."""
     if layer.folds or not layer.free or layer.input.axis is None:
         return None
-    gone = np.where(layer.columns, 0.0, layer.input.numbers)
+    fixed = layer.fixed_inputs
+    gone = np.where(fixed & ~layer.columns, layer.input.numbers, 0.0)
     if not gone.any():
         return None
-    staying = _largest(layer, layer.columns & layer.input.fixed)
+    staying = _largest(layer, layer.columns & fixed)
     share = np.zeros((layer.groups, len(gone) // layer.groups))
     for group, place in zip(*np.nonzero(staying.reshape(share.shape)), strict=True):
         share[group] = gone.reshape(share.shape)[group] / layer.input.numbers.reshape(share.shape)[group, place]

@@ -37,7 +37,9 @@ class Recurrent(LayerRule):
     def needs(self, node: Node) -> None:
         layer: Layer = node.layer
         layer.rows = np.ones(node.output.channels, bool)
-        layer.columns = np.ones(layer.inputs, bool) if layer.input.axis is None else ~layer.input.zero
+        layer.columns = np.ones(layer.inputs, bool)
+        if layer.input.axis is not None:
+            layer.columns &= ~(layer.fixed_inputs & (layer.input.numbers == 0))
         if layer.free and not layer.columns.any():
             layer.columns[0] = True
         if not layer.free:
@@ -51,6 +53,7 @@ class Recurrent(LayerRule):
         layer: Layer = node.layer
         others = [value for value in (*node.inputs, *node.outputs) if value is not layer.operand]
         changed = layer.keep_operand() if layer.free else pin([layer.operand])
+        changed = (bool(layer.twins) and layer.agree()) or changed
         return pin(others) or changed
 
     def is_all_of(self, call: Call, node: Node) -> bool:
