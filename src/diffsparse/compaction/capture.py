@@ -1,7 +1,7 @@
 """Record what a model does by running it once."""
 
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from functools import cached_property, lru_cache
 from typing import Any
 
@@ -60,9 +60,9 @@ def is_in_place(op: str, spelled: bool, kwargs: dict[str, Any]) -> bool:
 class _Recorder(TorchFunctionMode):
     """Turns every torch call into a node."""
 
-    def __init__(self, model: nn.Module, trust: bool) -> None:
+    def __init__(self, model: nn.Module, doubts: Collection[int]) -> None:
         super().__init__()
-        self.trust = trust
+        self.doubts = doubts
         modules = modules_by_name(model)
         self.names = {module: name for name, module in modules.items()}
         self.graph = Graph([], [], [], tensors_by_name(modules), modules)
@@ -181,16 +181,16 @@ class _Recorder(TorchFunctionMode):
         # a tensor made from no other may depend on sizes or be random, and a number may come from data
         known = known and op not in _RANDOM
         if known and takes_number(op, args, kwargs):
-            known = self.trust and not depends
+            known = not depends and len(self.graph.nodes) not in self.doubts
             if known:
-                self.graph.trusted.append((op, *numbers_in(args, kwargs)))
+                self.graph.trusted[len(self.graph.nodes)] = (op, *numbers_in(args, kwargs))
         outputs = [Value(tuple(t.shape), known=known, depends_on_input=depends) for t in made]
         for tensor, value in zip(made, outputs, strict=True):
             value.discrete = not tensor.dtype.is_floating_point
             # what is made of a known image may still differ with its size, and rules tell
             if known and not depends:
                 value.number = single_number(tensor)
-                if self.trust:
+                if len(self.graph.nodes) not in self.doubts:
                     value.contents = weakref.ref(tensor)
         call = self.stack[-1] if self.stack else None
         shown = made[0] if in_place and result is None else result
@@ -260,14 +260,14 @@ def _call_on(tensors: Iterable[Tensor], func: Callable[..., Any], args: Any, kwa
 
 
 def capture(
-    model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], *, trust: bool = True
+    model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], *, doubts: Collection[int] = ()
 ) -> tuple[Graph, Any]:
     """Run `model`, which is in eval mode, once; return the graph and the model's output.
 
-    With `trust`, what is computed from parameters, buffers and Python numbers is taken for the same at every input;
-    the graph lists the numbers, so that somebody can check.
+    What is computed from parameters, buffers and Python numbers is taken for the same at every input, but not at the
+    nodes in `doubts`, which are given by their places; the graph lists the numbers, so that somebody can check.
     """
-    recorder = _Recorder(model, trust)
+    recorder = _Recorder(model, doubts)
     # numbers that are given to the model may differ next time
     recorder.sizes_asked = any(type(leaf) in {int, float} for leaf in tree_leaves((args, kwargs)))
     for tensor in tensors_in((args, kwargs)):

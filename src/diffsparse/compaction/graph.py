@@ -201,8 +201,9 @@ class Graph:
     tensors: dict[str, Tensor]
     """Parameters and buffers, by name."""
     modules: dict[str, nn.Module] = field(default_factory=dict)
-    trusted: list[tuple[Any, ...]] = field(default_factory=list)
-    """Operators and the numbers that they take, where these are assumed to be the same at every input."""
+    trusted: dict[int, tuple[Any, ...]] = field(default_factory=dict)
+    """By the place of a node: its operator and the numbers that it takes, if these are assumed to be the same at every
+    input."""
     constants: "Constants | None" = None
     """What varies with the position and with nothing else; `constants_of` finds it."""
     strangers: list[Tensor] = field(default_factory=list)

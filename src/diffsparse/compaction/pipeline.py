@@ -18,7 +18,7 @@ from diffsparse.compaction.numbers_used import numbers_of
 from diffsparse.compaction.plan import Kept, Plan
 from diffsparse.compaction.planner import make_plan
 from diffsparse.compaction.soundness import require_finite, require_own_tensors
-from diffsparse.compaction.trust import assumptions_hold
+from diffsparse.compaction.trust import doubts_about
 from diffsparse.compaction.verify import Trials, copied, default_tolerance, same_draws
 from diffsparse.errors import SparsityError, SparsityWarning, require_number, require_whole
 from diffsparse.example import Example
@@ -153,9 +153,9 @@ def recorded(model: nn.Module, example: Example) -> tuple[Graph, Any]:
         # if the model itself does not run, say so with the shapes
         example.run(model)
         raise
-    if not assumptions_hold(model, example, graph):
+    if doubts := doubts_about(model, example, graph):
         with same_draws():
-            return capture(model, *copied((example.args, example.kwargs)), trust=False)
+            return capture(model, *copied((example.args, example.kwargs)), doubts=doubts)
     return graph, output
 
 

@@ -1,5 +1,8 @@
 """Whether what a recording took for constant, although Python computed it, is the same for another input."""
 
+import sys
+from collections.abc import Collection
+
 import torch
 from torch import Tensor, nn
 
@@ -9,14 +12,18 @@ from diffsparse.compaction.verify import copied, other_inputs, same_draws
 from diffsparse.example import Example
 
 
-def assumptions_hold(model: nn.Module, example: Example, graph: Graph) -> bool:
-    """Whether the trusted numbers and the computed weights of `graph` are the same for an input of another size.
+EVERYWHERE = range(sys.maxsize)
+"""The places of all nodes."""
 
-    They may come from the size or the data of the input. Nothing is run if nothing was assumed.
+
+def doubts_about(model: nn.Module, example: Example, graph: Graph) -> Collection[int]:
+    """The nodes of `graph` that took numbers for constant which are others for an input of another size.
+
+    Numbers and computed weights may come from the size or the data of the input. Nothing is run if nothing was assumed.
     """
     computed = _computed_weights(graph)
     if not graph.trusted and not computed:
-        return True
+        return ()
     for args, kwargs in other_inputs((example.args, example.kwargs)):
         try:
             with same_draws():
@@ -25,9 +32,14 @@ def assumptions_hold(model: nn.Module, example: Example, graph: Graph) -> bool:
             # whatever the user's model raises, it does not take this input
             continue
         others = _computed_weights(other)
-        same = len(others) == len(computed) and all(map(torch.equal, computed, others))
-        return same and graph.trusted == other.trusted
-    return False
+        if len(others) != len(computed) or not all(map(torch.equal, computed, others)):
+            return EVERYWHERE
+        if list(graph.trusted.values()) == list(other.trusted.values()):
+            return ()
+        if [node.op for node in graph.nodes] != [node.op for node in other.nodes]:
+            return EVERYWHERE
+        return {place for place, numbers in graph.trusted.items() if other.trusted.get(place) != numbers}
+    return EVERYWHERE
 
 
 def _computed_weights(graph: Graph) -> list[Tensor]:

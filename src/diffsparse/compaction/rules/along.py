@@ -3,7 +3,7 @@
 import numpy as np
 from torch import Tensor
 
-from diffsparse.compaction.graph import Graph, Node, Shape, Value, as_array
+from diffsparse.compaction.graph import Graph, Node, Shape, Value, as_array, some
 from diffsparse.compaction.rules.base import EachChannel, Rule, argument, pin, read_all, unite
 from diffsparse.compaction.rules.dimensions import agree_aligned
 from diffsparse.compaction.rules.grid import Grid, flattened, read
@@ -98,15 +98,15 @@ class LayerNorm(Along):
 class GroupNorm(Rule):
     """As a layer norm within each group of channels; widths are kept."""
 
-    reason = "channels that do not lie along dimension 1"
+    reason = "a scale or a shift that is computed"
 
     def infer(self, node: Node, graph: Graph) -> bool:
         source, out = node.inputs[0], node.output
         weight, bias = (argument(node, at, name) for at, name in ((2, "weight"), (3, "bias")))
-        if source.axes not in (None, (1,)) or any(v is not None and _name(v) is None for v in (weight, bias)):
+        if len(source.shape) < 2 or any(v is not None and _name(v) is None for v in (weight, bias)):
             return False
         fixed = np.zeros(out.shape[1], bool)
-        if source.axis is not None:
+        if source.axis == 1:
             fixed = self._groups(node, source.fixed).all(1).repeat(out.shape[1] // argument(node, 1, "num_groups"))
         if weight is not None:
             fixed = fixed | (as_array(graph.tensors[weight.parameter].detach()) == 0)
@@ -121,9 +121,11 @@ class GroupNorm(Rule):
         source, out = node.inputs[0], node.output
         for stored in node.inputs[1:]:
             read_all(stored)
-        if source.axis is not None:
+        if source.axis == 1:
             groups = self._groups(node, out.need & ~out.fixed)
             source.need |= np.repeat(groups.any(1), groups.shape[1]) | (out.need & source.fixed)
+        elif some(out.need & ~out.fixed):
+            read_all(source)
 
     def refusal(self, node: Node) -> str:
         return f"{node.op}: the channels of a group are read together"

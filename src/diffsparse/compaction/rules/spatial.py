@@ -7,7 +7,7 @@ from torch import Tensor
 
 from diffsparse.compaction.graph import Graph, Mask, Node, Value
 from diffsparse.compaction.rules.assembly import Padded
-from diffsparse.compaction.rules.base import EachChannel, Rule, argument
+from diffsparse.compaction.rules.base import EachChannel, Rule, argument, read_all
 from diffsparse.compaction.rules.reduction import ReduceAxes, SumAxes
 
 
@@ -23,11 +23,16 @@ class Spatial(EachChannel):
 
     def infer(self, node: Node, graph: Graph) -> bool:
         source = node.inputs[0]
-        axis = None if source.axis is None or len(node.inputs) != 1 else self.moved_axis(node, source.axis)
+        single = source.axis is not None and len(self.operands(node)) == 1
+        axis = self.moved_axis(node, source.axis) if single else None
         if axis is None or not isinstance(node.result, Tensor):
             return False
         node.output.track(axis, self.fixed(node, source), node.result)
         return True
+
+    def operands(self, node: Node) -> list[Value]:
+        """Its inputs that have pixels."""
+        return node.inputs
 
     def moved_axis(self, node: Node, axis: int) -> int | None:
         """Where the channels along `axis` of the input lie in the output; None if the operator mixes them."""
@@ -52,6 +57,15 @@ class Pad(Spatial):
     """`F.pad`: a fixed channel stays fixed if the border gets its own number."""
 
     otherwise = Padded()
+
+    def operands(self, node: Node) -> list[Value]:
+        # how much to pad may be given by tensors
+        return [value for value in node.inputs if not any(value is amount for amount in argument(node, 1, "pad"))]
+
+    def needs(self, node: Node) -> None:
+        super().needs(node)
+        for amount in node.inputs[1:]:
+            read_all(amount)
 
     def moved_axis(self, node: Node, axis: int) -> int | None:
         return axis if axis < len(node.inputs[0].shape) - len(argument(node, 1, "pad")) // 2 else None
