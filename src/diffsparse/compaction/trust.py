@@ -1,7 +1,9 @@
 """Whether what a recording took for constant, although Python computed it, is the same for another input."""
 
 import sys
+from collections import Counter
 from collections.abc import Collection
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -36,10 +38,21 @@ def doubts_about(model: nn.Module, example: Example, graph: Graph) -> Collection
             return EVERYWHERE
         if list(graph.trusted.values()) == list(other.trusted.values()):
             return ()
-        if [node.op for node in graph.nodes] != [node.op for node in other.nodes]:
-            return EVERYWHERE
-        return {place for place, numbers in graph.trusted.items() if other.trusted.get(place) != numbers}
+        confirmed = _by_call(other)
+        return {place for key, place in _by_call(graph).items() if key not in confirmed}
     return EVERYWHERE
+
+
+def _by_call(graph: Graph) -> dict[tuple[Any, ...], int]:
+    """The places of trusted numbers by the module, the operator, how often both came before, and the numbers."""
+    found: dict[tuple[Any, ...], int] = {}
+    before: Counter[tuple[str, str]] = Counter()
+    for place, (op, *numbers) in graph.trusted.items():
+        call = graph.nodes[place].call
+        where = "" if call is None else call.name, op
+        found[*where, before[where], *numbers] = place
+        before[where] += 1
+    return found
 
 
 def _computed_weights(graph: Graph) -> list[Tensor]:
