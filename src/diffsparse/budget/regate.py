@@ -9,7 +9,7 @@ from torch import nn
 
 from diffsparse.compaction import Compacted
 from diffsparse.compaction.actions import TensorSlice
-from diffsparse.compaction.adaptors import ExpandOutput, SelectInput, copy_adaptor_buffers
+from diffsparse.compaction.adaptors import BEHIND, SelectInput, copy_adaptor_buffers
 from diffsparse.errors import SparsityError
 from diffsparse.gates import GatedModule, named_gates
 from diffsparse.module_tree import replace_modules
@@ -78,6 +78,6 @@ def _with_adaptors(gated: nn.Module, ordinary: nn.Module) -> nn.Module:
         if isinstance(hook, SelectInput):
             gated.register_forward_pre_hook(hook)
     for hook in ordinary._forward_hooks.values():
-        if isinstance(hook, ExpandOutput):
+        if isinstance(hook, BEHIND):
             gated.register_forward_hook(hook)
     return gated

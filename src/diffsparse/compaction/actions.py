@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from diffsparse.compaction import adaptors
 from diffsparse.compaction.stand_in import become
-from diffsparse.compaction.stretch import ConstantMap, Stretch, note_shapes
+from diffsparse.compaction.stretch import ConstantMap, MapSize, Stretch, note_shapes
 from diffsparse.errors import SparsityError, require_whole
 from diffsparse.module_tree import modules_by_name, runs_in_order
 from diffsparse.plain import from_plain, to_plain
@@ -226,6 +226,14 @@ class Slice(Action):
     """Whether the layer gets a bias that it did not have."""
     groups: Count | None = None
     """Groups after, for a grouped convolution."""
+    fill: MapSize | None = None
+    """What the expand puts between the outputs, if it varies with the position."""
+    adds: MapSize | None = None
+    """What inputs that are gone did to the outputs, if it varies with the position."""
+
+    def within(self, name: str) -> "Action":
+        maps = {key: size.within(name) for key in ("fill", "adds") if (size := getattr(self, key)) is not None}
+        return replace(self, **maps)
 
     def apply(self, edit: ModelEdit, name: str) -> None:
         if self.groups is not None:
@@ -243,14 +251,25 @@ class Slice(Action):
             module.register_forward_pre_hook(adaptors.SelectInput(self.dim))
         if self.expand is not None:
             module.register_buffer(adaptors.EXPAND, edit.index(self.expand, like.device), persistent=False)
-            module.register_buffer(adaptors.FILL, like.new_zeros(self.width))
-            module.register_forward_hook(adaptors.ExpandOutput(self.dim), prepend=True)
+            shape = [self.width] if self.fill is None else self.fill.shape
+            module.register_buffer(adaptors.FILL, like.new_zeros(shape))
+            expand = adaptors.ExpandOutput(self.dim)
+            if self.fill is not None:
+                expand = adaptors.ExpandIntoMap(self.dim, tuple(self.fill.stretches))
+            module.register_forward_hook(expand, prepend=True)
+        if self.adds is not None:
+            module.register_buffer(adaptors.ADDED, like.new_zeros(self.adds.shape))
+            module.register_forward_hook(adaptors.AddMap(tuple(self.adds.stretches)), prepend=True)
+        for key, size in ((adaptors.FILL, self.fill), (adaptors.ADDED, self.adds)):
+            if size is not None and size.sizes_of is not None:
+                vars(module)[adaptors.SIZES_OF[key]] = note_shapes(edit.modules[size.sizes_of])
 
     def __str__(self) -> str:
         parts = [] if self.inputs is None else [f"in {self.inputs[0]} -> {self.inputs[1]}"]
         parts += [f"out {self.outputs[0]} -> {self.outputs[1]}", *([self.tag] if type(self) is not Slice else [])]
         parts += ["select"] if self.select is not None else []
         parts += [f"expand to {self.width}"] if self.expand is not None else []
+        parts += ["map"] if self.fill is not None or self.adds is not None else []
         return ", ".join(parts + (["new bias"] if self.adds_bias else []))
 
 

@@ -8,9 +8,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from diffsparse.compaction.stand_in import StandIn
-from diffsparse.compaction.stretch import ForgetShape, NoteShape
+from diffsparse.compaction.stretch import ForgetShape, NoteShape, Stretch, noted_shape, stretched
 
-SELECT, EXPAND, FILL = "select_index", "expand_index", "expand_fill"
+SELECT, EXPAND, FILL, ADDED = "select_index", "expand_index", "expand_fill", "added_map"
+SIZES_OF = {FILL: "_sizes_of_fill", ADDED: "_sizes_of_added"}
+"""Attributes of a layer with maps: the `NoteShape` of the module around it whose input tells their sizes."""
 _CONVOLVE: dict[int, Any] = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
 
 
@@ -40,15 +42,43 @@ class ExpandOutput:
         return fill.index_copy(self.dim, getattr(module, EXPAND), output)
 
 
-ADAPTOR_HOOKS = (SelectInput, ExpandOutput, NoteShape, ForgetShape)
+@dataclass(frozen=True)
+class ExpandIntoMap(ExpandOutput):
+    """Forward hook: as above, where some of the constant channels vary with the position."""
+
+    stretches: tuple[Stretch | None, ...]
+
+    def __call__(self, module: nn.Module, args: tuple[Any, ...], output: Tensor) -> Tensor:
+        table = getattr(module, FILL).to(output.dtype)
+        fill = stretched(table, self.stretches, noted_shape(vars(module).get(SIZES_OF[FILL]), args[0]))
+        shape = list(output.shape)
+        shape[self.dim] = fill.shape[self.dim]
+        return fill.expand(shape).index_copy(self.dim, getattr(module, EXPAND), output)
+
+
+@dataclass(frozen=True)
+class AddMap:
+    """Forward hook: adds what inputs that are gone did to the outputs, where it varies with the position."""
+
+    stretches: tuple[Stretch | None, ...]
+
+    def __call__(self, module: nn.Module, args: tuple[Any, ...], output: Tensor) -> Tensor:
+        table = getattr(module, ADDED).to(output.dtype)
+        return output + stretched(table, self.stretches, noted_shape(vars(module).get(SIZES_OF[ADDED]), args[0]))
+
+
+BEHIND = (ExpandOutput, AddMap)
+"""Hooks that change the output."""
+ADAPTOR_HOOKS = (SelectInput, *BEHIND, NoteShape, ForgetShape)
 
 
 def copy_adaptor_buffers(source: nn.Module, target: nn.Module) -> None:
     """Give `target` copies of what the hooks above keep in `source`."""
-    for key in (SELECT, EXPAND, FILL):
+    for key in (SELECT, EXPAND, FILL, ADDED):
         if key in source._buffers:
             persistent = key not in source._non_persistent_buffers_set
             target.register_buffer(key, source.get_buffer(key).clone(), persistent=persistent)
+    vars(target).update({key: vars(source)[key] for key in SIZES_OF.values() if key in vars(source)})
 
 
 def _spread(numbers: Tensor, dim: int, shape: list[int]) -> Tensor:

@@ -6,6 +6,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 
 from diffsparse.compaction.bake import BAKED, hooks_only_compute_weights
+from diffsparse.compaction.channel_maps import channel_maps_of
 from diffsparse.compaction.constants import constants_of
 from diffsparse.compaction.graph import Call, Graph, Mask, Node, Value, every, how_many, read_counts, some
 from diffsparse.compaction.rules.base import EachChannel, Rule, is_one_of, pin, read_all, widen
@@ -61,7 +62,7 @@ class Analysis:
         round_to: int = 1,
     ) -> None:
         self.graph, self.constants, self.round_to = graph, constants_of(graph), round_to
-        self.dead_modules, self._heads = dead_modules, heads
+        self.maps, self.dead_modules, self._heads = channel_maps_of(graph), dead_modules, heads
         self._reads = read_counts(graph.nodes, graph.results) if dead_modules == "stay" else Counter[int]()
         self._counts, self._unread = graph.call_counts(), set[str]()
         # a constant that nobody reads needs no map: its layers are treated one by one
@@ -150,6 +151,23 @@ class Analysis:
         for _, layer in self.layers:
             if layer.twins and not all(_may_share(layer, twin) for twin in layer.twins):
                 layer.call = None
+        for node, layer in self.layers:
+            layer.mapped_rows = layer.mapped_columns = False
+            if self.maps and layer.call is not None and not layer.twins and self.dead_modules != "stay":
+                self._find_maps(node, layer, layer.call)
+
+    def _find_maps(self, node: Node, layer: Layer, call: Call) -> None:
+        """What of the layer can be left to maps; groups that are filled up need all that they hold."""
+        out, source = node.output, layer.input
+        if not node.rule.is_all_of(call, node) or (layer.groups > 1 and not layer.is_depthwise):
+            return
+        if len(out.mapped) and self.constants.anchor_of(call, self.maps.of(out)) is not None:
+            layer.mapped_rows = out.mapped
+        if layer.mixes and layer.groups == 1 and len(source.mapped):
+            columns = source.mapped if layer.folds else source.mapped | (source.fixed & (source.numbers != 0))
+            added = self.maps.added_by(node, columns)
+            if added is not None and self.constants.anchor_of(call, added) is not None:
+                layer.mapped_columns = columns
 
     def _shared_parameters(self) -> dict[str | None, list[Node]]:
         """Parameters that several nodes use, with these nodes; vectors that all of them follow need no care."""
@@ -260,10 +278,11 @@ class Analysis:
             if not layer.free or layer.groups > 1 or not some(layer.rows) or not len(layer.columns):
                 continue
             if layer.mixes:
-                layer.rows = self._rounded(layer.rows, layer.output.keep)
-                layer.columns = self._rounded(layer.columns, layer.present)
+                layer.rows = self._rounded(layer.rows, layer.output.keep & ~np.asarray(layer.mapped_rows))
+                layer.columns = self._rounded(layer.columns, layer.present & ~np.asarray(layer.mapped_columns))
             else:
-                layer.rows = layer.columns = self._rounded(layer.rows, layer.present & layer.output.keep)
+                both = layer.present & layer.output.keep & ~np.asarray(layer.mapped_rows)
+                layer.rows = layer.columns = self._rounded(layer.rows, both)
 
     def _rounded(self, mask: Mask, candidates: Mask) -> Mask:
         """`mask` widened to a multiple of `round_to`, as far as the candidates reach."""

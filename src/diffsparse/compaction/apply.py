@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from diffsparse.compaction.actions import ModelEdit, slice_tensor
-from diffsparse.compaction.adaptors import FILL
+from diffsparse.compaction.adaptors import ADDED, FILL
 from diffsparse.compaction.bake import baked
 from diffsparse.compaction.materialise import check_model, materialise
 from diffsparse.compaction.plan import Plan
@@ -127,6 +127,8 @@ class PlanTensors:
     """What to add to the bias."""
     fill: dict[str, Tensor] = field(default_factory=dict)
     """What an expand puts between the outputs."""
+    added: dict[str, Tensor] = field(default_factory=dict)
+    """The map that is added to the outputs."""
     constant: dict[str, Tensor] = field(default_factory=dict)
     """What replaces the layer."""
     affine: dict[str, tuple[Tensor, Tensor]] = field(default_factory=dict)
@@ -145,8 +147,9 @@ def write_plan_tensors(model: nn.Module, contents: PlanTensors) -> None:
         scale, shift = (tensor.to(layer.weight.device) for tensor in affine)
         layer.weight.copy_(layer.weight.double() * scale.view(-1, *[1] * (layer.weight.dim() - 1)))
         layer.bias.copy_(layer.bias.double() * scale + shift)
-    for name, fill in contents.fill.items():
-        model.get_submodule(name).get_buffer(FILL).copy_(fill)
+    for key, tables in ((FILL, contents.fill), (ADDED, contents.added)):
+        for name, table in tables.items():
+            model.get_submodule(name).get_buffer(key).copy_(table)
     for name, constant in contents.constant.items():
         (buffer,) = model.get_submodule(name).buffers()
         buffer.copy_(constant)

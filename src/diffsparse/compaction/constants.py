@@ -12,6 +12,9 @@ from diffsparse.compaction.sizes import Sizes, SizeTable, width_dim
 Path: TypeAlias = tuple[int, list[tuple[int, int]]]
 """A dimension of a module's input, and steps (stride, least) from its size to another one."""
 
+Anchor: TypeAlias = tuple[Call, list[Path | None]]
+"""A call whose input tells sizes, and how those of the dimensions of a tensor follow from it."""
+
 # A larger table would take more memory than the layers that it replaces.
 LARGEST = 1 << 18
 
@@ -34,14 +37,16 @@ class Constants:
         """What `value` is at every size, if that is known of all of it."""
         return self._patterns.get(id(value))
 
-    def anchor(self, call: Call) -> tuple[Call, list[Path | None]] | None:
-        """The innermost call, from `call` outwards, whose input tells the sizes of its output, and how they follow.
-
-        None if there is no such call, or the output is not known.
-        """
+    def anchor(self, call: Call) -> Anchor | None:
+        """As `anchor_of`, for the output of `call`; None also if that is not known."""
         pattern = self.of(call.output)
-        if pattern is None:
-            return None
+        return None if pattern is None else self.anchor_of(call, pattern)
+
+    def anchor_of(self, call: Call, pattern: Pattern) -> Anchor | None:
+        """The innermost call, from `call` outwards, whose input tells the sizes of `pattern`, and how they follow.
+
+        None if there is no such call.
+        """
         wanted = [None if axis is None else axis.base for axis in pattern.axes]
         around: Call | None = call
         while around is not None:
@@ -81,9 +86,16 @@ class Constants:
         """What is known of an operand of `node`."""
         if value.parameter is not None:
             return of_entries(self._graph.tensors[value.parameter])
+        known = id(value) in self._patterns or (value.axes is not None and every(value.fixed))
+        return self.seen_by(value, node) if known else None
+
+    def seen_by(self, value: Value, node: Node) -> Pattern | None:
+        """The operand `value` of `node`; if only some of its channels are fixed, others are zero here."""
+        if value.parameter is not None:
+            return of_entries(self._graph.tensors[value.parameter])
         if id(value) in self._patterns:
             return self._patterns[id(value)]
-        if value.axes is None or value.discrete or not every(value.fixed):
+        if value.axes is None or value.discrete:
             return None
         sizes = list(self._sizes.of(value))
         if (width := width_dim(node)) is not None:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from diffsparse.module_tree import modules_by_name, tensors_by_name
 
 if TYPE_CHECKING:
+    from diffsparse.compaction.channel_maps import ChannelMaps
     from diffsparse.compaction.constants import Constants
 
 Mask: TypeAlias = np.ndarray[Any, np.dtype[np.bool_]]
@@ -46,6 +47,8 @@ class Value:
     """Channels that are one number at every entry, for every input of every size. Shared: do not write to it."""
     numbers: np.ndarray[Any, np.dtype[np.float64]] = _NO_NUMBERS
     """That number, for fixed channels."""
+    mapped: Mask = NO_CHANNELS
+    """Channels that vary with the position and with nothing else, at every size; empty if there are none."""
     need: Mask = NO_CHANNELS
     """Channels whose contents are read."""
     keep: Mask = NO_CHANNELS
@@ -206,6 +209,8 @@ class Graph:
     input."""
     constants: "Constants | None" = None
     """What varies with the position and with nothing else; `constants_of` finds it."""
+    maps: "ChannelMaps | None" = None
+    """The same of single channels; `channel_maps_of` finds it."""
     strangers: list[Tensor] = field(default_factory=list)
     """Tensors that were used and are neither inputs nor parameters, and were not made while recording."""
 

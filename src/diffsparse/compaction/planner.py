@@ -14,12 +14,13 @@ from diffsparse.compaction.attributes import changed_sizes
 from diffsparse.compaction.bake import ordinary_form
 from diffsparse.compaction.constants import Constants, Path
 from diffsparse.compaction.graph import Call, Graph, Mask, Node, every, how_many, indices, read_counts, some
+from diffsparse.compaction.patterns import Pattern
 from diffsparse.compaction.plan import Kept, Plan
 from diffsparse.compaction.positions import Axis
 from diffsparse.compaction.rules.layer import Layer, fold_into_bias
 from diffsparse.compaction.rules.merge import merged_constants
 from diffsparse.compaction.rules.vectors import is_stored
-from diffsparse.compaction.stretch import Stretch
+from diffsparse.compaction.stretch import MapSize, Stretch
 from diffsparse.module_tree import lies_in, runs_in_order
 
 
@@ -38,7 +39,7 @@ def make_plan(analysis: Analysis, fold: bool = False) -> tuple[Plan, PlanTensors
         if node.call is not None and gone and lies_in(node.call.name, gone):
             continue
         if node.layer is not None:
-            _plan_layer(node, node.layer, analysis.graph, layers, contents)
+            _plan_layer(node, node.layer, analysis, layers, contents)
         tensors |= node.rule.slices(node, analysis.graph)
     tensors |= _cut_vectors(analysis, gone)
     layers |= {name: action for name, action in changed_sizes(analysis.nodes).items() if not lies_in(name, gone)}
@@ -131,9 +132,39 @@ def _fill(layer: Layer) -> Tensor:
     return torch.from_numpy(np.where(layer.fixed_outputs, layer.output.numbers, 1.0)[layer.output.keep])
 
 
-def _plan_layer(node: Node, layer: Layer, graph: Graph, layers: dict[str, Action], contents: PlanTensors) -> None:
+def _maps(
+    node: Node, layer: Layer, analysis: Analysis, contents: PlanTensors
+) -> tuple[MapSize | None, MapSize | None]:
+    """What varies with the position in an expand behind the layer, and what is added to the layer's outputs."""
+    assert layer.call is not None
+    fill = adds = None
+    out = layer.output
+    if some(out.need & ~layer.rows & layer.mapped_rows):
+        pattern = analysis.maps.of(out)
+        unread = torch.from_numpy(~(out.fixed | out.mapped)).view(out.grid)
+        table = torch.where(unread, 1.0, pattern.data).index_select(out.dim, torch.from_numpy(np.flatnonzero(out.keep)))
+        fill, contents.fill[layer.call.name] = _map_size(analysis, layer.call, pattern, table), table
+    if some(np.atleast_1d(layer.mapped_columns)):
+        added = analysis.maps.added_by(node, np.asarray(layer.mapped_columns))
+        assert added is not None
+        table = added.data.index_select(out.dim, torch.from_numpy(np.flatnonzero(layer.rows)))
+        adds, contents.added[layer.call.name] = _map_size(analysis, layer.call, added, table), table
+    return fill, adds
+
+
+def _map_size(analysis: Analysis, call: Call, pattern: Pattern, table: Tensor) -> MapSize:
+    anchor = analysis.constants.anchor_of(call, pattern)
+    assert anchor is not None
+    around, paths = anchor
+    sizes_of = None if around is call else around.name
+    return MapSize(shape=list(table.shape), stretches=list(map(_stretch, pattern.axes, paths)), sizes_of=sizes_of)
+
+
+def _plan_layer(
+    node: Node, layer: Layer, analysis: Analysis, layers: dict[str, Action], contents: PlanTensors
+) -> None:
     inputs, outputs = _widths(layer.columns) if layer.mixes else None, _widths(layer.rows)
-    out, kept = node.output, _widths(node.output.keep)
+    out, kept, graph = node.output, _widths(node.output.keep), analysis.graph
     if layer.call is None:
         owner = layer.tensors.get("weight", "").rpartition(".")[0]
         if owner and not (every(layer.rows) and every(layer.columns)):
@@ -154,11 +185,13 @@ def _plan_layer(node: Node, layer: Layer, graph: Graph, layers: dict[str, Action
     extra = fold_into_bias(layer, weight)[layer.rows] if weight is not None else np.zeros(0)
     folds = bool(extra.any())
     select, expand = _positions(layer.columns, layer.present), _positions(layer.rows, out.keep)
+    fill, adds = _maps(node, layer, analysis, contents)
     if folds:
         contents.bias[name] = torch.from_numpy(extra)
-    if expand is not None:
+    if expand is not None and fill is None:
         contents.fill[name] = _fill(layer)
-    if every(layer.rows) and every(layer.columns) and select is None and expand is None and not folds:
+    whole = every(layer.rows) and every(layer.columns)
+    if whole and select is None and expand is None and not folds and adds is None:
         return
     sliced = Slice(
         inputs=inputs,
@@ -169,6 +202,8 @@ def _plan_layer(node: Node, layer: Layer, graph: Graph, layers: dict[str, Action
         dim=out.dim,
         adds_bias=folds and not layer.has("bias"),
         groups=len(layer.block_sizes) if layer.groups > 1 and not layer.ragged else None,
+        fill=fill,
+        adds=adds,
     )
     layers[name] = actions.RaggedSlice(**vars(sliced), blocks=layer.block_sizes) if layer.ragged else sliced
 
@@ -221,6 +256,7 @@ def _folds_into(front: Layer, norm: Layer) -> bool:
     return (
         front.mixes
         and not front.twins
+        and not some(np.atleast_1d(front.mapped_columns))
         and not norm.twins
         and not front.transposed
         and not norm.mixes

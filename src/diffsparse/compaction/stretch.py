@@ -1,6 +1,7 @@
 """Constants of a compact model that vary with the position: a table over classes of positions, for any size."""
 
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Annotated, Any, TypeAlias
 
@@ -39,6 +40,33 @@ class Stretch:
         return first.clamp(max=self.left) * (self.right + 1) + rest.clamp(max=self.right)
 
 
+@dataclass(frozen=True, kw_only=True)
+class MapSize:
+    """How a table becomes a map."""
+
+    shape: list[_Whole]
+    """Of the table."""
+    stretches: list[Stretch | None]
+    """How each dimension is stretched; None for one that stays as it is."""
+    sizes_of: str | None = None
+    """A module around the layer whose input tells the sizes; None for the layer itself."""
+
+    def within(self, name: str) -> "MapSize":
+        """The same for a model that holds the planned one as its module `name`."""
+        return self if self.sizes_of is None else replace(self, sizes_of=f"{name}.{self.sizes_of}".rstrip("."))
+
+
+def stretched(table: Tensor, stretches: Iterable[Stretch | None], shape: torch.Size) -> Tensor:
+    """The map for an input of this shape; its memory may be that of the table."""
+    whole = list(table.shape)
+    for dim, stretch in enumerate(stretches):
+        if stretch is not None:
+            classes = stretch.classes(shape, table.device)
+            whole[dim] = classes.shape[0]
+            table = table if table.shape[dim] == 1 else table.index_select(dim, classes)
+    return table.expand(whole)
+
+
 class NoteShape:
     """Forward pre-hook: keeps the shape of the module's first argument, for constants inside of the module."""
 
@@ -70,6 +98,18 @@ def note_shapes(module: nn.Module) -> NoteShape:
     return note
 
 
+def noted_shape(note: NoteShape | None, input: Tensor) -> torch.Size:
+    """The shape that decides about the size of a map."""
+    if note is None:
+        return input.shape
+    if not note.shapes:
+        raise SparsityError(
+            "this layer became a constant, or adds one, whose size follows from the input of a module around it; "
+            "call that module, or compact this one by itself"
+        )
+    return note.shapes[-1]
+
+
 class ConstantMap(StandIn):
     """Replaces a module whose output is the same for every input of a size, and varies with the position.
 
@@ -88,21 +128,9 @@ class ConstantMap(StandIn):
 
     def forward(self, input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         # a constant does not depend on further arguments
-        if self.note is not None and not self.note.shapes:
-            raise SparsityError(
-                "this layer became a constant whose size follows from the input of a module around it; "
-                "call that module, or compact this one by itself"
-            )
-        shape = input.shape if self.note is None else self.note.shapes[-1]
-        made, whole = self.table, list(self.table.shape)
-        made = made.to(input.dtype) if input.is_floating_point() else made
-        for dim, stretch in enumerate(self.stretches):
-            if stretch is not None:
-                classes = stretch.classes(shape, made.device)
-                whole[dim] = classes.shape[0]
-                made = made if made.shape[dim] == 1 else made.index_select(dim, classes)
+        table = self.table.to(input.dtype) if input.is_floating_point() else self.table
         # a copy, because the code behind it may write to it
-        return made.expand(whole).clone()
+        return stretched(table, self.stretches, noted_shape(self.note, input)).clone()
 
     def extra_repr(self) -> str:
         return f"{tuple(self.table.shape)}"

@@ -58,6 +58,10 @@ class Layer:
     """Layers with the same weights, this one included; empty if there is no other."""
     pinned: bool = False
     """Whether anything else uses its weights, too."""
+    mapped_rows: Mask | bool = False
+    """Outputs that vary with the position only, where an expand can put them."""
+    mapped_columns: Mask | bool = False
+    """Inputs whose whole effect is a map that can be added to the outputs."""
     ragged: bool = False
     """Whether its groups keep different sizes."""
     rows: Mask = NO_CHANNELS
@@ -155,6 +159,16 @@ class Layer:
         if self.given is not None:
             return pin([self.given])
         return self.free and self.input.axis is not None and widen(self.input, self.columns)
+
+    def computed_rows(self) -> Mask:
+        """Of the outputs that are needed, those that an expand cannot put there."""
+        needed = self.output.need & ~self.fixed_outputs
+        rows = np.asarray(needed & ~np.asarray(self.mapped_rows))
+        if some(needed) and not some(rows):
+            # something has to be computed for an expand to stand behind it
+            self.mapped_rows = False
+            return needed
+        return rows
 
     def keep_computed(self) -> bool:
         """Keep what is computed, in all calls alike."""

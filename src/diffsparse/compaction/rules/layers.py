@@ -73,7 +73,7 @@ class Linear(LayerRule):
 
     def needs(self, node: Node) -> None:
         layer, out = node.layer, node.output
-        layer.rows = out.need & ~layer.fixed_outputs if layer.free else out.need.copy()
+        layer.rows = layer.computed_rows() if layer.free else out.need.copy()
         layer.columns = with_one_constant(layer, self._reads(layer, layer.rows))
         if layer.groups > 1:
             even = regular(layer.rows, layer.columns, layer.groups)
@@ -84,7 +84,7 @@ class Linear(LayerRule):
         layer.read_operand()
 
     def _reads(self, layer: Layer, rows: Mask) -> Mask:
-        live = self._live_inputs(layer, layer.fixed_inputs, layer.folds and layer.free)
+        live = self._live_inputs(layer, layer.fixed_inputs, layer.folds and layer.free) & ~np.asarray(layer.mapped_columns)
         if layer.pairs is None:
             return live if some(rows) else np.zeros_like(live)
         pairs = layer.pairs.reshape(layer.groups, -1, layer.pairs.shape[1])
@@ -178,7 +178,7 @@ class BatchNorm(LayerRule):
 
     def needs(self, node: Node) -> None:
         layer, out = node.layer, node.output
-        layer.rows = layer.columns = out.need & ~layer.fixed_outputs if layer.free else out.need.copy()
+        layer.rows = layer.columns = layer.computed_rows() if layer.free else out.need.copy()
         layer.read_operand()
 
     def unify_widths(self, node: Node) -> bool:
