@@ -28,15 +28,25 @@ class Watched:
     """One tensor of one call: which of its entries differ between inputs, and which the outputs depend on."""
 
     def __init__(self, tensor: Tensor, made_from_sizes: bool) -> None:
-        self._first = tensor.detach().clone()
-        self.varies = torch.full(tensor.shape, made_from_sizes)
+        self._first, self._made_from_sizes = tensor.detach().clone(), made_from_sizes
+        self._moves = torch.zeros(tensor.shape, dtype=torch.bool)
         self.reached = torch.zeros(tensor.shape, dtype=torch.bool)
 
     def look(self, tensor: Tensor) -> None:
         """Compare with what was there for the first input, and wait for the gradient."""
-        self.varies |= ~_same(tensor.detach(), self._first)
+        self._moves |= ~_same(tensor.detach(), self._first)
         if tensor.requires_grad:
             tensor.register_hook(self._note)
+
+    @property
+    def is_table(self) -> bool:
+        """Whether it follows from the size of the input, as a table of positions does, and from nothing else."""
+        return self._made_from_sizes and not bool(self._moves.any())
+
+    @property
+    def varies(self) -> Tensor:
+        """What is not the same for every input of every size."""
+        return self._moves | self._made_from_sizes
 
     def _note(self, grad: Tensor) -> None:
         self.reached |= grad != 0
@@ -53,7 +63,11 @@ class Call:
 
     def live(self) -> int:
         """Multiply-accumulates that matter."""
-        return self.product.live(*((watched.varies, watched.reached) for watched in self.tensors))
+        *factors, result = [(watched.varies, watched.reached) for watched in self.tensors]
+        if any(watched.is_table for watched in self.tensors):
+            # what is made of such a table is another one at another size
+            result = torch.ones_like(result[0]), result[1]
+        return self.product.live(*factors, result)
 
 
 class Watch(TorchFunctionMode):

@@ -6,6 +6,7 @@ its kinds to those that are drawn.
 
 from tests.compaction.networks import (  # noqa: F401
     barriers,
+    calls,
     chains,
     computed,
     concat,
