@@ -102,8 +102,9 @@ def test_outputs_that_are_other_constants_in_other_calls() -> None:
     model.conv.weight.data[0, 1:] = 0
     killed(model.left[1], 0, shift=0.75)
     killed(model.right[1], 0, shift=0.5)
-    # the activation lets both through
+    # the activation lets both through, and a head with padding reads them
     model.norm.bias.data[0] = 50.0
+    model.head = nn.Conv2d(12, 2, 3, padding=1).double()
     assert compacted(model).conv.out_channels == 6
 
 

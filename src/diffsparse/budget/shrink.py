@@ -6,9 +6,10 @@ from torch import nn
 from torch.optim import Optimizer
 
 from diffsparse.compaction import Compacted
-from diffsparse.compaction.actions import ModelEdit, SetSizes
+from diffsparse.compaction.actions import SetSizes
 from diffsparse.compaction.adaptors import ADAPTOR_HOOKS, PassOn
 from diffsparse.compaction.apply import PLAN
+from diffsparse.compaction.edit import ModelEdit
 from diffsparse.compaction.optimizer import slice_optimizer_in_place
 from diffsparse.compaction.rules import true_attributes
 from diffsparse.compaction.stand_in import become

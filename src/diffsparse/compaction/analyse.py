@@ -11,7 +11,8 @@ from diffsparse.compaction.constants import constants_of
 from diffsparse.compaction.graph import Call, Graph, Mask, Node, Value, every, how_many, read_counts, some
 from diffsparse.compaction.rules.base import EachChannel, Rule, is_one_of, pin, read_all, widen
 from diffsparse.compaction.rules.dimensions import keep_whole
-from diffsparse.compaction.rules.layer import Layer, filled
+from diffsparse.compaction.rules.groups import filled
+from diffsparse.compaction.rules.layer import Layer
 from diffsparse.compaction.rules.movement import names_sizes, passes_on
 
 UnseenReads: TypeAlias = Literal["none", "unread", "all"]
@@ -149,25 +150,12 @@ class Analysis:
             layer.call = node.call if not layer.pinned and self._is_module(node, layer) else None
             layer.pinned |= node.sealed or (bool(layer.computed) and layer.mixes and not layer.free)
         for _, layer in self.layers:
-            if layer.twins and not all(_may_share(layer, twin) for twin in layer.twins):
+            if layer.twins and not all(map(layer.may_share, layer.twins)):
                 layer.call = None
         for node, layer in self.layers:
             layer.mapped_rows = layer.mapped_columns = False
-            if self.maps and layer.call is not None and not layer.twins and self.dead_modules != "stay":
-                self._find_maps(node, layer, layer.call)
-
-    def _find_maps(self, node: Node, layer: Layer, call: Call) -> None:
-        """What of the layer can be left to maps; groups that are filled up need all that they hold."""
-        out, source = node.output, layer.input
-        if not node.rule.is_all_of(call, node) or (layer.groups > 1 and not layer.is_depthwise):
-            return
-        if len(out.mapped) and self.constants.anchor_of(call, self.maps.of(out)) is not None:
-            layer.mapped_rows = out.mapped
-        if layer.mixes and layer.groups == 1 and len(source.mapped):
-            columns = source.mapped if layer.folds else source.mapped | (source.fixed & (source.numbers != 0))
-            added = self.maps.added_by(node, columns)
-            if added is not None and self.constants.anchor_of(call, added) is not None:
-                layer.mapped_columns = columns
+            if self.maps and self.dead_modules != "stay":
+                self.maps.leave_to_maps(node, layer)
 
     def _shared_parameters(self) -> dict[str | None, list[Node]]:
         """Parameters that several nodes use, with these nodes; vectors that all of them follow need no care."""
@@ -239,8 +227,7 @@ class Analysis:
                 node.layer.keep_something()
         for _, layer in self.layers:
             if layer.twins and layer.free:
-                layer.rows = np.logical_or.reduce([twin.rows for twin in layer.twins])
-                layer.columns = np.logical_or.reduce([twin.columns for twin in layer.twins])
+                layer.compute_for_all_calls()
 
     def _find_widths(self, narrow: bool) -> None:
         values = [value for value in self.values if value.axes is not None]
@@ -277,12 +264,12 @@ class Analysis:
         for _, layer in self.layers:
             if not layer.free or layer.groups > 1 or not some(layer.rows) or not len(layer.columns):
                 continue
+            outputs = layer.output.keep & ~np.asarray(layer.mapped_rows)
             if layer.mixes:
-                layer.rows = self._rounded(layer.rows, layer.output.keep & ~np.asarray(layer.mapped_rows))
+                layer.rows = self._rounded(layer.rows, outputs)
                 layer.columns = self._rounded(layer.columns, layer.present & ~np.asarray(layer.mapped_columns))
             else:
-                both = layer.present & layer.output.keep & ~np.asarray(layer.mapped_rows)
-                layer.rows = layer.columns = self._rounded(layer.rows, both)
+                layer.rows = layer.columns = self._rounded(layer.rows, layer.present & outputs)
 
     def _rounded(self, mask: Mask, candidates: Mask) -> Mask:
         """`mask` widened to a multiple of `round_to`, as far as the candidates reach."""
@@ -301,15 +288,6 @@ def _shows_nothing(node: Node) -> bool:
     """Whether only constants are read of what is reshaped: verification would not notice a mistake."""
     value = node.inputs[0]
     return value.axes is not None and value.depends_on_input and not (value.need & ~value.fixed).any()
-
-
-def _may_share(layer: Layer, twin: Layer) -> bool:
-    """Whether both are calls of one module around which the same select and expand can be put."""
-    if layer.call is None or twin.call is None or layer.call.module is not twin.call.module:
-        return False
-    if layer.computed or layer.pinned or twin.pinned or layer.output.dim != twin.output.dim:
-        return False
-    return layer.groups == 1 or layer.is_depthwise
 
 
 def _same_layer(node: Node, other: Node) -> bool:

@@ -6,9 +6,10 @@ from typing import Any, TypeVar, cast
 import torch
 from torch import Tensor, nn
 
-from diffsparse.compaction.actions import ModelEdit, slice_tensor
+from diffsparse.compaction.actions import slice_tensor
 from diffsparse.compaction.adaptors import ADDED, FILL
 from diffsparse.compaction.bake import baked
+from diffsparse.compaction.edit import ModelEdit
 from diffsparse.compaction.materialise import check_model, materialise
 from diffsparse.compaction.plan import Plan
 from diffsparse.compaction.rules import true_attributes

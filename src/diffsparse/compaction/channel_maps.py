@@ -39,6 +39,19 @@ class ChannelMaps:
         """What the mapped and the fixed channels of `value` are; others are zero here."""
         return self._patterns[id(value)]
 
+    def leave_to_maps(self, node: Node, layer: Layer) -> None:
+        """Note in `layer` what maps can do for it; groups that are filled up need all that they hold."""
+        call, out, source = layer.call, node.output, layer.input
+        if call is None or layer.twins or not node.rule.is_all_of(call, node):
+            return
+        if len(out.mapped) and (layer.groups == 1 or layer.is_depthwise):
+            layer.mapped_rows = out.mapped if self._constants.anchor_of(call, self.of(out)) is not None else False
+        if layer.mixes and layer.groups == 1 and len(source.mapped):
+            columns = source.mapped if layer.folds else source.mapped | (source.fixed & (source.numbers != 0))
+            added = self.added_by(node, columns)
+            if added is not None and self._constants.anchor_of(call, added) is not None:
+                layer.mapped_columns = columns
+
     def added_by(self, node: Node, columns: Mask) -> Pattern | None:
         """What these inputs of a layer add to its outputs; None if that is not certain."""
         layer: Layer = node.layer
@@ -58,7 +71,7 @@ class ChannelMaps:
         if known is None or not some(known & ~out.fixed):
             return
         pattern = self._made(node, {id(value): self._known(value, node) for value in node.inputs})
-        if pattern is None or pattern.axes[out.axis] is not None:
+        if pattern is None or not pattern.has_entries({out.dim}):
             return
         # what is not known must not become infinite on the way
         data = torch.where(_spread(known, pattern.data, out.axis), pattern.data, 0.0)

@@ -132,9 +132,7 @@ def _fill(layer: Layer) -> Tensor:
     return torch.from_numpy(np.where(layer.fixed_outputs, layer.output.numbers, 1.0)[layer.output.keep])
 
 
-def _maps(
-    node: Node, layer: Layer, analysis: Analysis, contents: PlanTensors
-) -> tuple[MapSize | None, MapSize | None]:
+def _maps(node: Node, layer: Layer, analysis: Analysis, contents: PlanTensors) -> tuple[MapSize | None, MapSize | None]:
     """What varies with the position in an expand behind the layer, and what is added to the layer's outputs."""
     assert layer.call is not None
     fill = adds = None
@@ -160,9 +158,7 @@ def _map_size(analysis: Analysis, call: Call, pattern: Pattern, table: Tensor) -
     return MapSize(shape=list(table.shape), stretches=list(map(_stretch, pattern.axes, paths)), sizes_of=sizes_of)
 
 
-def _plan_layer(
-    node: Node, layer: Layer, analysis: Analysis, layers: dict[str, Action], contents: PlanTensors
-) -> None:
+def _plan_layer(node: Node, layer: Layer, analysis: Analysis, layers: dict[str, Action], contents: PlanTensors) -> None:
     inputs, outputs = _widths(layer.columns) if layer.mixes else None, _widths(layer.rows)
     out, kept, graph = node.output, _widths(node.output.keep), analysis.graph
     if layer.call is None:

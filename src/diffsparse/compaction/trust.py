@@ -13,7 +13,6 @@ from diffsparse.compaction.graph import Graph
 from diffsparse.compaction.verify import copied, other_inputs, same_draws
 from diffsparse.example import Example
 
-
 EVERYWHERE = range(sys.maxsize)
 """The places of all nodes."""
 

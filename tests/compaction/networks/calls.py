@@ -1,4 +1,4 @@
-"""Modules that are called on several tensors with different dead channels, and channels that are constant but for borders."""
+"""Modules that are called on tensors with different dead channels; channels that are constant but for borders."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Operators with weights: what is known of one such node, what their rules share, and what is cut from groups."""
+"""Operators with weights: what is known of one such node, and what their rules share."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -11,9 +11,6 @@ from diffsparse.compaction.actions import TensorSlice
 from diffsparse.compaction.graph import NO_CHANNELS, Call, Graph, Mask, Node, Value, every, indices, some
 from diffsparse.compaction.rules.base import Rule, argument, pin, read_all, unite, widen
 from diffsparse.compaction.rules.grid import merged, read
-
-# Groups of different sizes run one by one, which pays only for a few groups and a real saving.
-MOST_RAGGED_GROUPS, RAGGED_GAIN = 8, 1.1
 
 
 class Layer:
@@ -160,6 +157,19 @@ class Layer:
             return pin([self.given])
         return self.free and self.input.axis is not None and widen(self.input, self.columns)
 
+    def may_share(self, twin: "Layer") -> bool:
+        """Whether both are calls of one module around which the same select and expand can be put."""
+        if self.call is None or twin.call is None or self.call.module is not twin.call.module:
+            return False
+        if self.computed or self.pinned or twin.pinned or self.output.dim != twin.output.dim:
+            return False
+        return self.groups == 1 or self.is_depthwise
+
+    def compute_for_all_calls(self) -> None:
+        """Compute what any of the calls needs."""
+        self.rows = np.logical_or.reduce([twin.rows for twin in self.twins])
+        self.columns = np.logical_or.reduce([twin.columns for twin in self.twins])
+
     def computed_rows(self) -> Mask:
         """Of the outputs that are needed, those that an expand cannot put there."""
         needed = self.output.need & ~self.fixed_outputs
@@ -273,33 +283,6 @@ def fold_into_bias(layer: Layer, weight: Tensor) -> np.ndarray[Any, np.dtype[np.
     summed = summed.T if layer.transposed else summed
     blocks = summed.numpy().reshape(layer.groups, -1, summed.shape[1])
     return np.asarray(np.einsum("goi,gi->go", blocks, gone.reshape(layer.groups, -1)).reshape(-1))
-
-
-def regular(rows: Mask, columns: Mask, groups: int) -> tuple[Mask, Mask]:
-    """The smallest grouped convolution around these rows and columns: live groups, all of one size."""
-    by_row, by_column = rows.reshape(groups, -1), columns.reshape(groups, -1)
-    live = np.logical_or.reduce(by_row, axis=1)
-    by_column = by_column & live[:, None]
-    height, width = by_row.sum(1).max(), max(by_column.sum(1).max(), 1)
-    out_rows, out_columns = map(filled, by_row, height * live), map(filled, by_column, width * live)
-    return np.concatenate([*out_rows]), np.concatenate([*out_columns])
-
-
-def filled(mask: Mask, count: int, candidates: Mask | bool = True) -> Mask:
-    """`mask` with candidates added from the front until it has `count` channels, or no candidate is left."""
-    wider = mask.copy()
-    wider[np.flatnonzero(candidates & ~mask)[: max(int(count - mask.sum()), 0)]] = True
-    return wider
-
-
-def ragged_pays(ragged: tuple[Mask, Mask], even: tuple[Mask, Mask], groups: int) -> bool:
-    """Whether groups of different sizes save enough; both are given as rows and columns."""
-
-    def pairs(rows: Mask, columns: Mask) -> int:
-        return int((rows.reshape(groups, -1).sum(1) * columns.reshape(groups, -1).sum(1)).sum())
-
-    live = int(ragged[0].reshape(groups, -1).any(1).sum())
-    return 1 < live <= MOST_RAGGED_GROUPS and RAGGED_GAIN * pairs(*ragged) < pairs(*even)
 
 
 def grouped_slice(layer: Layer, shape: list[int]) -> TensorSlice:

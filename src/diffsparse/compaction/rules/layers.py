@@ -11,7 +11,8 @@ from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 
 from diffsparse.compaction.graph import Graph, Mask, Node, as_array, some
 from diffsparse.compaction.rules.base import Rule, argument, pin, unite
-from diffsparse.compaction.rules.layer import Layer, LayerRule, ragged_pays, regular
+from diffsparse.compaction.rules.groups import ragged_pays, regular
+from diffsparse.compaction.rules.layer import Layer, LayerRule
 from diffsparse.compaction.rules.merge import with_one_constant
 
 
@@ -84,7 +85,8 @@ class Linear(LayerRule):
         layer.read_operand()
 
     def _reads(self, layer: Layer, rows: Mask) -> Mask:
-        live = self._live_inputs(layer, layer.fixed_inputs, layer.folds and layer.free) & ~np.asarray(layer.mapped_columns)
+        live = self._live_inputs(layer, layer.fixed_inputs, layer.folds and layer.free)
+        live = np.asarray(live & ~np.asarray(layer.mapped_columns))
         if layer.pairs is None:
             return live if some(rows) else np.zeros_like(live)
         pairs = layer.pairs.reshape(layer.groups, -1, layer.pairs.shape[1])

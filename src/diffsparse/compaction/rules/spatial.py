@@ -23,8 +23,7 @@ class Spatial(EachChannel):
 
     def infer(self, node: Node, graph: Graph) -> bool:
         source = node.inputs[0]
-        single = source.axis is not None and len(self.operands(node)) == 1
-        axis = self.moved_axis(node, source.axis) if single else None
+        axis = self.moved_axis(node, source.axis) if source.axis is not None and len(self.operands(node)) == 1 else None
         if axis is None or not isinstance(node.result, Tensor):
             return False
         node.output.track(axis, self.fixed(node, source), node.result)
