@@ -84,9 +84,8 @@ class Constants:
 
     def _known(self, value: Value, node: Node) -> Pattern | None:
         """What is known of an operand of `node`."""
-        if value.parameter is not None:
-            return of_entries(self._graph.tensors[value.parameter])
-        known = id(value) in self._patterns or (value.axes is not None and every(value.fixed))
+        known = value.parameter is not None or id(value) in self._patterns
+        known = known or (value.axes is not None and every(value.fixed))
         return self.seen_by(value, node) if known else None
 
     def seen_by(self, value: Value, node: Node) -> Pattern | None:
