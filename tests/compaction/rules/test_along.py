@@ -92,6 +92,29 @@ def test_a_group_norm_reads_the_groups_it_must() -> None:
     shrinks(model)
 
 
+class OfPatches(nn.Module):
+    """A group norm over channels whose pixels were sorted into patches, and a convolution that reads it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.mix = nn.GroupNorm(2, 8), nn.Conv2d(8, 8, 1)
+
+    def forward(self, y: Tensor) -> Tensor:
+        patches = F.unfold(y, 2, stride=2).unflatten(1, (8, -1))
+        return y + self.mix(self.norm(patches)).mean((2, 3), keepdim=True)
+
+
+def test_a_group_norm_of_patches() -> None:
+    net = OfPatches()
+    model = tiny(net, dead=[0, 1])
+    net.norm.weight.data[[2, 5, 6]] = 0
+    net.norm.bias.data = torch.randn(8).double()
+    small = ds.compact(model, X)
+    assert small.model.between.mix.in_channels == 5
+    assert not small.fallbacks
+    assert same(model, small.model, OTHER)
+
+
 @pytest.mark.parametrize("norm", [nn.InstanceNorm2d(8, affine=True), nn.InstanceNorm2d(8, track_running_stats=True)])
 def test_an_instance_norm_loses_channels(norm: nn.InstanceNorm2d) -> None:
     model = tiny(norm, dead=[0, 1], fixed=[4])

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 import diffsparse as ds
 from diffsparse.compaction.rules import OPAQUE
 from tests.compaction.nets import same
-from tests.compaction.tiny import OTHER, X, chosen, recorded, tiny
+from tests.compaction.tiny import OTHER, X, chosen, node_of, recorded, tiny
 
 Between = Callable[[Tensor], Tensor]
 ZERO, CONSTANT = 0, 3
@@ -60,6 +60,29 @@ def test_a_border_of_the_channels_own_number_keeps_it_fixed() -> None:
     model.norm.bias.data[CONSTANT] = 0.25
     assert chosen(recorded(model).nodes[-2].output.fixed) == [CONSTANT]
     assert same(model, ds.compact(model, X).model, OTHER)
+
+
+class PaddedByBuffers(nn.Module):
+    """How much to pad is stored, and in part computed from the size."""
+
+    def __init__(self, mode: str) -> None:
+        super().__init__()
+        self.register_buffer("amount", torch.tensor(1))
+        self.mode = mode
+
+    def forward(self, y: Tensor) -> Tensor:
+        return F.pad(y, (self.amount, self.amount + y.shape[3] % 2, 1, self.amount), mode=self.mode)
+
+
+@pytest.mark.parametrize("mode", ["constant", "reflect"])
+def test_padding_by_tensors(mode: str) -> None:
+    model = tiny(PaddedByBuffers(mode), dead=[ZERO], fixed=[CONSTANT])
+    fixed = chosen(node_of(recorded(model), "pad").output.fixed)
+    assert fixed == ([ZERO] if mode == "constant" else [ZERO, CONSTANT])
+    small = ds.compact(model, X)
+    assert small.model.head.in_channels == 8 - len(fixed)
+    assert not small.fallbacks
+    assert same(model, small.model, OTHER)
 
 
 def test_padding_across_channels_with_another_number_is_opaque() -> None:
