@@ -8,7 +8,7 @@ import numpy as np
 from diffsparse.compaction.bake import BAKED, hooks_only_compute_weights
 from diffsparse.compaction.channel_maps import channel_maps_of
 from diffsparse.compaction.constants import constants_of
-from diffsparse.compaction.graph import Call, Graph, Mask, Node, Value, every, how_many, read_counts, some
+from diffsparse.compaction.graph import Call, Graph, Mask, Node, Value, every, how_many, read_counts, some, without
 from diffsparse.compaction.rules.base import EachChannel, Rule, is_one_of, pin, read_all, widen
 from diffsparse.compaction.rules.dimensions import keep_whole
 from diffsparse.compaction.rules.groups import filled
@@ -152,9 +152,9 @@ class Analysis:
         for _, layer in self.layers:
             if layer.twins and not all(map(layer.may_share, layer.twins)):
                 layer.call = None
-        for node, layer in self.layers:
-            layer.mapped_rows = layer.mapped_columns = False
-            if self.maps and self.dead_modules != "stay":
+        for node, layer in self.layers if self.maps else ():
+            layer.mapped_rows = layer.mapped_columns = None
+            if self.dead_modules != "stay":
                 self.maps.leave_to_maps(node, layer)
 
     def _shared_parameters(self) -> dict[str | None, list[Node]]:
@@ -264,10 +264,10 @@ class Analysis:
         for _, layer in self.layers:
             if not layer.free or layer.groups > 1 or not some(layer.rows) or not len(layer.columns):
                 continue
-            outputs = layer.output.keep & ~np.asarray(layer.mapped_rows)
+            outputs = without(layer.output.keep, layer.mapped_rows)
             if layer.mixes:
                 layer.rows = self._rounded(layer.rows, outputs)
-                layer.columns = self._rounded(layer.columns, layer.present & ~np.asarray(layer.mapped_columns))
+                layer.columns = self._rounded(layer.columns, without(layer.present, layer.mapped_columns))
             else:
                 layer.rows = layer.columns = self._rounded(layer.rows, layer.present & outputs)
 

@@ -45,7 +45,7 @@ class ChannelMaps:
         if call is None or layer.twins or not node.rule.is_all_of(call, node):
             return
         if len(out.mapped) and (layer.groups == 1 or layer.is_depthwise):
-            layer.mapped_rows = out.mapped if self._constants.anchor_of(call, self.of(out)) is not None else False
+            layer.mapped_rows = out.mapped if self._constants.anchor_of(call, self.of(out)) is not None else None
         if layer.mixes and layer.groups == 1 and len(source.mapped):
             columns = source.mapped if layer.folds else source.mapped | (source.fixed & (source.numbers != 0))
             added = self.added_by(node, columns)
@@ -104,8 +104,9 @@ class ChannelMaps:
         if layer is not None:
             if node.op not in HANDLERS or layer.computed or layer.given is not None or layer.input.axis is None:
                 return None
-            known = self._known_channels(layer.input)
-            return known if not layer.mixes else _reading_only(layer, known)
+            if not layer.mixes:
+                return self._known_channels(layer.input) if len(layer.input.mapped) else None
+            return None if layer.pairs is None else _reading_only(layer, self._known_channels(layer.input))
         if isinstance(node.rule, Pointwise):
             if not any(len(value.mapped) for value in node.inputs):
                 return None
@@ -139,7 +140,8 @@ def channel_maps_of(graph: Graph) -> ChannelMaps:
 
 def _reading_only(layer: Layer, known: Mask) -> Mask | None:
     """Outputs of a layer that read known inputs only."""
-    if layer.pairs is None or not some(known):
+    assert layer.pairs is not None
+    if not some(known):
         return None
     unknown = ~known.reshape(layer.groups, 1, -1)
     reads = layer.pairs.reshape(layer.groups, -1, layer.pairs.shape[1]) & unknown

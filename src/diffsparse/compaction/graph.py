@@ -249,6 +249,11 @@ def how_many(mask: Mask) -> int:
     return mask.tobytes().count(1)
 
 
+def without(mask: Mask, others: Mask | None) -> Mask:
+    """The mask without the channels of another one, if there is one."""
+    return mask if others is None else mask & ~others
+
+
 def indices(mask: Mask) -> list[int]:
     return mask.nonzero()[0].tolist()
 

@@ -137,13 +137,13 @@ def _maps(node: Node, layer: Layer, analysis: Analysis, contents: PlanTensors) -
     assert layer.call is not None
     fill = adds = None
     out = layer.output
-    if some(out.need & ~layer.rows & layer.mapped_rows):
+    if layer.mapped_rows is not None and some(out.need & ~layer.rows & layer.mapped_rows):
         pattern = analysis.maps.of(out)
         unread = torch.from_numpy(~(out.fixed | out.mapped)).view(out.grid)
         table = torch.where(unread, 1.0, pattern.data).index_select(out.dim, torch.from_numpy(np.flatnonzero(out.keep)))
         fill, contents.fill[layer.call.name] = _map_size(analysis, layer.call, pattern, table), table
-    if some(np.atleast_1d(layer.mapped_columns)):
-        added = analysis.maps.added_by(node, np.asarray(layer.mapped_columns))
+    if layer.mapped_columns is not None:
+        added = analysis.maps.added_by(node, layer.mapped_columns)
         assert added is not None
         table = added.data.index_select(out.dim, torch.from_numpy(np.flatnonzero(layer.rows)))
         adds, contents.added[layer.call.name] = _map_size(analysis, layer.call, added, table), table
@@ -252,7 +252,7 @@ def _folds_into(front: Layer, norm: Layer) -> bool:
     return (
         front.mixes
         and not front.twins
-        and not some(np.atleast_1d(front.mapped_columns))
+        and front.mapped_columns is None
         and not norm.twins
         and not front.transposed
         and not norm.mixes

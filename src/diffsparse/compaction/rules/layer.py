@@ -8,7 +8,7 @@ import numpy as np
 from torch import Tensor
 
 from diffsparse.compaction.actions import TensorSlice
-from diffsparse.compaction.graph import NO_CHANNELS, Call, Graph, Mask, Node, Value, every, indices, some
+from diffsparse.compaction.graph import NO_CHANNELS, Call, Graph, Mask, Node, Value, every, indices, some, without
 from diffsparse.compaction.rules.base import Rule, argument, pin, read_all, unite, widen
 from diffsparse.compaction.rules.grid import merged, read
 
@@ -55,9 +55,9 @@ class Layer:
     """Layers with the same weights, this one included; empty if there is no other."""
     pinned: bool = False
     """Whether anything else uses its weights, too."""
-    mapped_rows: Mask | bool = False
+    mapped_rows: Mask | None = None
     """Outputs that vary with the position only, where an expand can put them."""
-    mapped_columns: Mask | bool = False
+    mapped_columns: Mask | None = None
     """Inputs whose whole effect is a map that can be added to the outputs."""
     ragged: bool = False
     """Whether its groups keep different sizes."""
@@ -173,10 +173,10 @@ class Layer:
     def computed_rows(self) -> Mask:
         """Of the outputs that are needed, those that an expand cannot put there."""
         needed = self.output.need & ~self.fixed_outputs
-        rows = np.asarray(needed & ~np.asarray(self.mapped_rows))
-        if some(needed) and not some(rows):
+        rows = without(needed, self.mapped_rows)
+        if self.mapped_rows is not None and not some(rows):
             # something has to be computed for an expand to stand behind it
-            self.mapped_rows = False
+            self.mapped_rows = None
             return needed
         return rows
 

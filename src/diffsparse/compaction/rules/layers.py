@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 
-from diffsparse.compaction.graph import Graph, Mask, Node, as_array, some
+from diffsparse.compaction.graph import Graph, Mask, Node, as_array, some, without
 from diffsparse.compaction.rules.base import Rule, argument, pin, unite
 from diffsparse.compaction.rules.groups import ragged_pays, regular
 from diffsparse.compaction.rules.layer import Layer, LayerRule
@@ -86,7 +86,7 @@ class Linear(LayerRule):
 
     def _reads(self, layer: Layer, rows: Mask) -> Mask:
         live = self._live_inputs(layer, layer.fixed_inputs, layer.folds and layer.free)
-        live = np.asarray(live & ~np.asarray(layer.mapped_columns))
+        live = without(live, layer.mapped_columns)
         if layer.pairs is None:
             return live if some(rows) else np.zeros_like(live)
         pairs = layer.pairs.reshape(layer.groups, -1, layer.pairs.shape[1])

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from diffsparse.compaction.graph import Mask, how_many, some
+from diffsparse.compaction.graph import Mask, how_many, some, without
 from diffsparse.compaction.rules.layer import Layer
 
 
@@ -38,7 +38,7 @@ def merged_constants(layer: Layer, weight: Tensor) -> Tensor | None:
     if layer.folds or not layer.free or layer.input.axis is None:
         return None
     fixed = layer.fixed_inputs
-    gone = np.where(fixed & ~(layer.columns | layer.mapped_columns), layer.input.numbers, 0.0)
+    gone = np.where(without(fixed & ~layer.columns, layer.mapped_columns), layer.input.numbers, 0.0)
     if not gone.any():
         return None
     staying = _largest(layer, layer.columns & fixed)
