@@ -109,6 +109,24 @@ def test_a_padded_layer_takes_constants_and_maps_alike() -> None:
     assert small.model.point.in_channels == 2
 
 
+def test_a_layer_that_reads_nothing_else_keeps_its_inputs() -> None:
+    model = half_constant()
+    model.point.weight.data[:, [0, 2, 5, 6]] = 0
+    head = nn.Conv2d(3, 4, 1).double()
+
+    class Beside(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model, self.head = model, head
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.model(x) * self.head(x)
+
+    small = ds.compact(Beside().eval(), images(2, 9, 9))
+    assert not small.fallbacks
+    same_everywhere(Beside().eval(), small.model)
+
+
 def test_sizes_that_a_module_around_knows() -> None:
     """Behind a stride the last pixels tell no more how many there were."""
 

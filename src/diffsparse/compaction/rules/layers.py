@@ -75,7 +75,12 @@ class Linear(LayerRule):
     def needs(self, node: Node) -> None:
         layer, out = node.layer, node.output
         layer.rows = layer.computed_rows() if layer.free else out.need.copy()
-        layer.columns = with_one_constant(layer, self._reads(layer, layer.rows))
+        layer.columns = self._reads(layer, layer.rows)
+        if layer.mapped_columns is not None and some(layer.rows) and not some(layer.columns):
+            # there is no convolution without inputs
+            layer.mapped_columns = None
+            layer.columns = self._reads(layer, layer.rows)
+        layer.columns = with_one_constant(layer, layer.columns)
         if layer.groups > 1:
             even = regular(layer.rows, layer.columns, layer.groups)
             pays = layer.free and not layer.transposed and not layer.twins
