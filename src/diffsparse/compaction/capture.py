@@ -2,6 +2,7 @@
 
 import weakref
 from collections.abc import Callable, Iterable
+from contextlib import nullcontext
 from functools import cached_property, lru_cache
 from typing import Any
 
@@ -12,6 +13,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.hooks import RemovableHandle
 
+from diffsparse.compaction.doubt import Doubts
 from diffsparse.compaction.graph import Call, Graph, Node, Value, single_number
 from diffsparse.compaction.insight import can_look_into, inside, scripted_functions_as_written
 from diffsparse.compaction.rules import OPAQUE, canonical, describe
@@ -60,9 +62,9 @@ def is_in_place(op: str, spelled: bool, kwargs: dict[str, Any]) -> bool:
 class _Recorder(TorchFunctionMode):
     """Turns every torch call into a node."""
 
-    def __init__(self, model: nn.Module, trust: bool) -> None:
+    def __init__(self, model: nn.Module, trust: bool, doubts: Doubts | None) -> None:
         super().__init__()
-        self.trust = trust
+        self.trust, self.doubts = trust, doubts
         modules = modules_by_name(model)
         self.names = {module: name for name, module in modules.items()}
         self.graph = Graph([], [], [], tensors_by_name(modules), modules)
@@ -215,7 +217,8 @@ class _Recorder(TorchFunctionMode):
         outputs = node.outputs[:]
         self.graph.nodes.append(node)
         shared = self._rewrite_views(node, made[0]) if in_place and made else False
-        node.rule = OPAQUE if shared or node.kwargs.get("out") is not None else describe(node, self.graph)
+        with nullcontext() if self.doubts is None else self.doubts.about(node):
+            node.rule = OPAQUE if shared or node.kwargs.get("out") is not None else describe(node, self.graph)
         node.result = node.redo = None
         for tensor, value in zip(made, outputs, strict=True):
             before = self._values.get(id(tensor))
@@ -260,14 +263,20 @@ def _call_on(tensors: Iterable[Tensor], func: Callable[..., Any], args: Any, kwa
 
 
 def capture(
-    model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], *, trust: bool = True
+    model: nn.Module,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    *,
+    trust: bool = True,
+    doubts: Doubts | None = None,
 ) -> tuple[Graph, Any]:
     """Run `model`, which is in eval mode, once; return the graph and the model's output.
 
     With `trust`, what is computed from parameters, buffers and Python numbers is taken for the same at every input;
-    the graph lists the numbers, so that somebody can check.
+    the graph lists the numbers, so that somebody can check. What `doubts` tell to be otherwise at another size is not
+    relied on.
     """
-    recorder = _Recorder(model, trust)
+    recorder = _Recorder(model, trust, doubts)
     # numbers that are given to the model may differ next time
     recorder.sizes_asked = any(type(leaf) in {int, float} for leaf in tree_leaves((args, kwargs)))
     for tensor in tensors_in((args, kwargs)):

@@ -1,33 +1,21 @@
 """Whether what a recording took for constant, although Python computed it, is the same for another input."""
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from diffsparse.compaction.capture import capture
 from diffsparse.compaction.graph import Graph
-from diffsparse.compaction.verify import copied, other_inputs, same_draws
-from diffsparse.example import Example
 
 
-def assumptions_hold(model: nn.Module, example: Example, graph: Graph) -> bool:
-    """Whether the trusted numbers and the computed weights of `graph` are the same for an input of another size.
+def assumes_something(graph: Graph) -> bool:
+    """Whether there are trusted numbers or computed weights, which may come from the size or the data of the input."""
+    return bool(graph.trusted) or bool(_computed_weights(graph))
 
-    They may come from the size or the data of the input. Nothing is run if nothing was assumed.
-    """
-    computed = _computed_weights(graph)
-    if not graph.trusted and not computed:
-        return True
-    for args, kwargs in other_inputs((example.args, example.kwargs)):
-        try:
-            with same_draws():
-                other, _ = capture(model, *copied((args, kwargs)))
-        except Exception:
-            # whatever the user's model raises, it does not take this input
-            continue
-        others = _computed_weights(other)
-        same = len(others) == len(computed) and all(map(torch.equal, computed, others))
-        return same and graph.trusted == other.trusted
-    return False
+
+def assumptions_hold(graph: Graph, other: Graph) -> bool:
+    """Whether they are the same in `other`, a recording of the same model at another size."""
+    computed, others = _computed_weights(graph), _computed_weights(other)
+    same = len(others) == len(computed) and all(map(torch.equal, computed, others))
+    return same and graph.trusted == other.trusted
 
 
 def _computed_weights(graph: Graph) -> list[Tensor]:
