@@ -4,14 +4,18 @@ from collections import Counter
 from typing import Literal, TypeAlias
 
 import numpy as np
+from torch import nn
 
 from diffsparse.compaction.bake import BAKED, hooks_only_compute_weights
 from diffsparse.compaction.constants import constants_of
-from diffsparse.compaction.graph import Call, Graph, Mask, Node, Value, every, how_many, read_counts, some
+from diffsparse.compaction.graph import NO_CHANNELS, Call, Graph, Mask, Node, Value, every, how_many, read_counts, some
 from diffsparse.compaction.rules.base import EachChannel, Rule, is_one_of, pin, read_all, widen
 from diffsparse.compaction.rules.dimensions import keep_whole
 from diffsparse.compaction.rules.layer import Layer, filled
 from diffsparse.compaction.rules.movement import names_sizes, passes_on
+
+LEAST_GAIN = 8
+"""A part of a weight is picked at each call if at least one of so many inputs is dead."""
 
 UnseenReads: TypeAlias = Literal["none", "unread", "all"]
 DeadModules: TypeAlias = Literal["leave", "stand in", "stay"]
@@ -61,7 +65,7 @@ class Analysis:
         round_to: int = 1,
     ) -> None:
         self.graph, self.constants, self.round_to = graph, constants_of(graph), round_to
-        self.dead_modules, self._heads = dead_modules, heads
+        self.dead_modules, self.narrow, self._heads = dead_modules, narrow, heads
         self._reads = read_counts(graph.nodes, graph.results) if dead_modules == "stay" else Counter[int]()
         self._counts, self._unread = graph.call_counts(), set[str]()
         # a constant that nobody reads needs no map: its layers are treated one by one
@@ -79,7 +83,7 @@ class Analysis:
             if not unread:
                 break
             self._unread |= unread
-        self._find_widths(narrow)
+        self._find_widths()
 
     @property
     def layers(self) -> list[tuple[Node, Layer]]:
@@ -145,7 +149,8 @@ class Analysis:
             around = {id(n): n for name in layer.tensors.values() for n in shared.get(name, ())} if shared else {}
             layer.twins = tuple(n.layer for n in around.values() if n.layer is not None)
             layer.pinned = any(not _same_layer(n, node) for n in around.values())
-            layer.call = node.call if not around and self._is_module(node, layer) else None
+            layer.borrows = bool(around) and self._may_borrow(node, layer)
+            layer.call = node.call if layer.borrows or (not around and self._is_module(node, layer)) else None
             layer.pinned |= node.sealed or (bool(layer.computed) and layer.mixes and not layer.free)
 
     def _shared_parameters(self) -> dict[str | None, list[Node]]:
@@ -179,6 +184,15 @@ class Analysis:
             return whole and self._can_bake(node, call)
         stored = layer.tensors == {role: f"{call.name}.{role}" for role in layer.tensors}
         return stored and is_one_of(call.module, node.rule.modules) and (whole or self._only_wraps(call, node))
+
+    def _may_borrow(self, node: Node, layer: Layer) -> bool:
+        """Whether a linear layer, which is one call of one module, should pick a part of a weight that others use."""
+        call, known = node.call, layer.input.fixed if layer.given is None else NO_CHANNELS
+        if call is None or type(call.module) is not nn.Linear or not (call.plain and self._runs_once(call)):
+            return False
+        own = self.graph.tensors.get(layer.tensors.get("weight", "")) is call.module.weight
+        # to pick takes time at each call, and has to pay
+        return own and node.rule.is_all_of(call, node) and how_many(known) * LEAST_GAIN >= len(known) > 0
 
     def _can_bake(self, node: Node, call: Call) -> bool:
         """Whether an ordinary layer with the computed weights can stand for the call."""
@@ -215,10 +229,10 @@ class Analysis:
             if self.dead_modules == "stay" and node.layer is not None and node.layer.free:
                 node.layer.keep_something()
 
-    def _find_widths(self, narrow: bool) -> None:
+    def _find_widths(self) -> None:
         values = [value for value in self.values if value.axes is not None]
         for value in values:
-            value.keep |= value.need if narrow and (value.axis is not None or self._heads) else True
+            value.keep |= value.need if self.narrow and (value.axis is not None or self._heads) else True
             keep_whole(value)
         pin([*self.graph.results, *self._pinned_vectors])
         for node, layer in self.layers:

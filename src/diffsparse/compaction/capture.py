@@ -198,7 +198,7 @@ class _Recorder(TorchFunctionMode):
         shown = made[0] if in_place and result is None else result
         node = Node(op, positional, named, inputs, outputs, shown, call, func, self.sizes_asked)
         self.sizes_asked = self.sizes_asked or not made
-        node.sealed = self._inside
+        node.sealed = self._inside or (call is not None and getattr(type(call.module), "sealed", False))
         if not in_place or op == "setitem":
             node.redo = lambda *tensors: _call_on(tensors, func, args, kwargs)
         self._add(node, made, in_place)

@@ -74,7 +74,7 @@ class Linear(LayerRule):
     def needs(self, node: Node) -> None:
         layer, out = node.layer, node.output
         layer.rows = out.need & ~out.fixed if layer.free else out.need.copy()
-        layer.columns = with_one_constant(layer, self._reads(layer, layer.rows))
+        layer.columns = with_one_constant(layer, self.reads(layer, layer.rows))
         if layer.groups > 1:
             even = regular(layer.rows, layer.columns, layer.groups)
             pays = layer.free and not layer.transposed
@@ -83,7 +83,8 @@ class Linear(LayerRule):
                 layer.rows, layer.columns = even
         layer.read_operand()
 
-    def _reads(self, layer: Layer, rows: Mask) -> Mask:
+    def reads(self, layer: Layer, rows: Mask) -> Mask:
+        """Inputs that matter to these rows."""
         live = self._live_inputs(layer, layer.folds and layer.free)
         if layer.pairs is None:
             return live if some(rows) else np.zeros_like(live)
