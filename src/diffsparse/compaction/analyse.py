@@ -9,6 +9,7 @@ from torch import nn
 from diffsparse.compaction.bake import BAKED, hooks_only_compute_weights
 from diffsparse.compaction.constants import constants_of
 from diffsparse.compaction.graph import NO_CHANNELS, Call, Graph, Mask, Node, Value, every, how_many, read_counts, some
+from diffsparse.compaction.rules import true_attributes
 from diffsparse.compaction.rules.base import EachChannel, Rule, is_one_of, pin, read_all, widen
 from diffsparse.compaction.rules.dimensions import keep_whole
 from diffsparse.compaction.rules.layer import Layer, filled
@@ -68,6 +69,7 @@ class Analysis:
         self.dead_modules, self.narrow, self._heads = dead_modules, narrow, heads
         self._reads = read_counts(graph.nodes, graph.results) if dead_modules == "stay" else Counter[int]()
         self._counts, self._unread = graph.call_counts(), set[str]()
+        self._leaned_on: dict[int, Mask] = {}
         # a constant that nobody reads needs no map: its layers are treated one by one
         while True:
             self.removed: dict[str, Call] = {}
@@ -80,10 +82,11 @@ class Analysis:
                 node.heads = heads
                 node.rigid |= names_sizes(node) and (not trust_reshape_sizes or _shows_nothing(node))
             unread = {name for name, call in self.emitted.items() if not some(call.output.need)}
-            if not unread:
-                break
             self._unread |= unread
-        self._find_widths()
+            if not unread:
+                self._find_widths()
+                if not self._more_to_lean_on():
+                    break
 
     @property
     def layers(self) -> list[tuple[Node, Layer]]:
@@ -224,10 +227,21 @@ class Analysis:
             for value in self.values:
                 if assume_unseen_reads == "all" or id(value) not in seen:
                     read_all(value)
+        for value in self.values if self._leaned_on else ():
+            value.need |= self._leaned_on.get(id(value), False)
         for node in reversed(self.nodes):
             node.rule.needs(node)
             if self.dead_modules == "stay" and node.layer is not None and node.layer.free:
                 node.layer.keep_something()
+
+    def _more_to_lean_on(self) -> bool:
+        """Whether channels are kept that have to be right, although nobody reads them; they are read from now on."""
+        found = False
+        for node in self.nodes:
+            for value, mask in node.rule.leans_on(node):
+                if some(missing := mask & value.keep & ~value.need):
+                    self._leaned_on[id(value)], found = missing | self._leaned_on.get(id(value), False), True
+        return found
 
     def _find_widths(self) -> None:
         values = [value for value in self.values if value.axes is not None]
@@ -285,6 +299,12 @@ def _follows(node: Node, vector: Value) -> bool:
 def _shows_nothing(node: Node) -> bool:
     """Whether only constants are read of what is reshaped: verification would not notice a mistake."""
     value = node.inputs[0]
+    # if all heads are dead, one of them stays, and is treated as in layers where some live
+    if node.heads and any(v.axes is not None and len(v.axes) > 1 for v in (value, *node.outputs)):
+        return False
+    # a layer that is told its width runs at any
+    if node.call is not None and true_attributes(node.call.module):
+        return False
     return value.axes is not None and value.depends_on_input and not (value.need & ~value.fixed).any()
 
 

@@ -210,7 +210,11 @@ def names_sizes(node: Node) -> bool:
         return False
     # what has one long dimension fits a shape of one dimension at any width
     sizes = node.args[1] if isinstance(node.args[-1], tuple) else node.args[1:]
-    return bool(node.kwargs) or node.op == "unflatten" or any(size not in (1, -1) for size in sizes)
+    if node.kwargs or node.op == "unflatten":
+        return True
+    # where the size along the channels is to be found out, it is not written
+    found = node.op != "expand" and node.output.axis is not None and sizes[node.output.axis] == -1
+    return not found and any(size not in (1, -1) for size in sizes)
 
 
 _MOVE_ENTRIES = [
