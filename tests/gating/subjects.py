@@ -1,13 +1,14 @@
 """Transformers and other networks without batch norm, as tiny configurations of a library and written by hand."""
 
 from collections.abc import Callable
+from operator import attrgetter
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from tests.compaction.architectures.architecture import Architecture, Inputs
-from tests.compaction.architectures.library import Draw, Returned, library, numbers, pixels
+from tests.compaction.architectures.library import Draw, library, numbers, pixels
 from tests.gating.transformers_zoo import NanoGpt
 
 HEADS, LAYERS = 4, 3
@@ -21,6 +22,21 @@ _STATES = ("last_hidden_state",)
 
 def _add(name: str, build: Callable[[], nn.Module], draw: Draw, size: Any, *others: tuple[int, Any]) -> None:
     SUBJECTS[name] = Architecture(name=name, build=build, draw=draw, size=size, others=others)
+
+
+class Returned(nn.Module):
+    """A model of the library that returns only these tensors, or what it returns if that is a tensor.
+
+    Where all but one position is dropped behind the last layer, states are returned: compaction is about channels.
+    """
+
+    def __init__(self, model: nn.Module, names: tuple[str, ...]) -> None:
+        super().__init__()
+        self.model, self.names = model, names
+
+    def forward(self, **inputs: Any) -> Any:
+        out = self.model(**inputs)
+        return out if isinstance(out, Tensor) else [attrgetter(name)(out) for name in self.names]
 
 
 def _library(
@@ -81,8 +97,9 @@ _gpt2 = {"n_embd": 16, "n_layer": LAYERS, "n_head": HEADS, "n_inner": 24, "n_pos
 _texts("GPT-2", "GPT2LMHeadModel", "GPT2Config", **{**_gpt2, "pad_token_id": None})
 _llama = {**_SIZES, "use_cache": False}
 _texts("Llama", "LlamaForCausalLM", "LlamaConfig", **_llama)
-_texts("Llama, grouped queries", "LlamaForCausalLM", "LlamaConfig", **_llama, num_key_value_heads=2)
-_texts("Qwen2", "Qwen2ForCausalLM", "Qwen2Config", **_llama, num_key_value_heads=2)
+_grouped = {**_llama, "num_attention_heads": 2 * HEADS, "num_key_value_heads": HEADS}
+_texts("Llama, grouped queries", "LlamaForCausalLM", "LlamaConfig", **_grouped)
+_texts("Qwen2", "Qwen2ForCausalLM", "Qwen2Config", **_grouped)
 _t5 = {"d_model": 16, "d_kv": 4, "d_ff": 24, "num_layers": LAYERS, "num_heads": HEADS, "use_cache": False}
 _texts("T5", "T5ForConditionalGeneration", "T5Config", _two, **_t5, decoder_start_token_id=0)
 _library(
@@ -114,14 +131,14 @@ _library(
     _seen_and_read,
     7,
     *_LENGTHS,
-    returns=("logits_per_image", "logits_per_text"),
+    returns=("text_model_output.last_hidden_state", "vision_model_output.last_hidden_state"),
     text_config={**_TEXT, **_SIZES, "max_position_embeddings": 16},
     vision_config={**_SIZES, "image_size": 16, "patch_size": 4},
     projection_dim=8,
 )
-_images = {**_SIZES, "image_size": 16, "patch_size": 4}
-_library("ViT", "ViTForImageClassification", "ViTConfig", pixels(), 16, (1, 16), (3, 16), **_images)
-_library("DeiT", "DeiTForImageClassification", "DeiTConfig", pixels(), 16, (1, 16), (3, 16), **_images)
+_images = {**_SIZES, "image_size": 16, "patch_size": 8}
+_library("ViT", "ViTModel", "ViTConfig", pixels(), 16, (1, 16), (3, 16), **_images, returns=_STATES)
+_library("DeiT", "DeiTModel", "DeiTConfig", pixels(), 16, (1, 16), (3, 16), **_images, returns=_STATES)
 _stages = {"hidden_sizes": [8, 16], "depths": [2, 2], "num_stages": 2}
 _library(
     "ConvNeXt",
@@ -134,8 +151,10 @@ _library(
     **_stages,
     layer_scale_init_value=0.5,
 )
-_library("ConvNeXtV2", "ConvNextV2ForImageClassification", "ConvNextV2Config", pixels(), 32, (1, 48), (3, 33), **_stages)
-_swin = {"image_size": 32, "patch_size": 4, "embed_dim": 16, "depths": [2, 2], "num_heads": [2, 4], "window_size": 4}
+_library(
+    "ConvNeXtV2", "ConvNextV2ForImageClassification", "ConvNextV2Config", pixels(), 32, (1, 48), (3, 33), **_stages
+)
+_swin = {"image_size": 32, "patch_size": 4, "embed_dim": 16, "depths": [2, 2], "num_heads": [4, 4], "window_size": 4}
 _library("Swin", "SwinForImageClassification", "SwinConfig", pixels(), 32, (1, 32), (3, 32), **_swin)
 _library(
     "SegFormer",
@@ -145,14 +164,11 @@ _library(
     32,
     (1, 64),
     (3, 33),
-    num_encoder_blocks=2,
-    depths=[2, 2],
-    sr_ratios=[2, 1],
-    hidden_sizes=[8, 16],
-    patch_sizes=[7, 3],
-    strides=[4, 2],
-    num_attention_heads=[2, 4],
-    mlp_ratios=[2, 2],
+    depths=[2, 1, 1, 1],
+    sr_ratios=[2, 1, 1, 1],
+    hidden_sizes=[16, 16, 16, 16],
+    num_attention_heads=[4, 4, 4, 4],
+    mlp_ratios=[2, 2, 2, 2],
     decoder_hidden_size=12,
 )
 _library(

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from itertools import accumulate
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -12,6 +12,7 @@ from diffsparse.compaction.graph import Graph, Mask, Node, Shape, Value
 from diffsparse.compaction.rules.assembly import Joined
 from diffsparse.compaction.rules.base import EachChannel, Rule, argument, pin, unite, widen
 from diffsparse.compaction.rules.dimensions import widen_both
+from diffsparse.compaction.rules.embedding import Lookup
 from diffsparse.compaction.rules.heads import follow_heads
 
 
@@ -24,6 +25,7 @@ class Movement(Rule):
     """
 
     reason = "channels are picked or regrouped by position"
+    otherwise: ClassVar[Rule | None] = Lookup()
     follows_vectors = True
 
     def infer(self, node: Node, graph: Graph) -> bool:
