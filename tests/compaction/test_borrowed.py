@@ -74,3 +74,12 @@ def test_hooks_and_a_second_compaction():
     small.model(ids)
     assert seen == [16]
     assert_same(small.model, ds.compact(small.model, ids).model)
+
+
+def test_a_layer_without_live_inputs_keeps_the_weight_for_others():
+    model = half_dead(16)
+    forward = model.forward
+    model.forward = lambda ids: forward(ids) + model.embed(ids) @ model.head.weight.t()
+    small = ds.compact(model, torch.randint(20, (2, 5)))
+    assert small.fallbacks == ()
+    assert_same(model, small.model)

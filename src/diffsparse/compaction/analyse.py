@@ -4,19 +4,16 @@ from collections import Counter
 from typing import Literal, TypeAlias
 
 import numpy as np
-from torch import nn
 
+from diffsparse.compaction.attributes import shows_nothing
 from diffsparse.compaction.bake import BAKED, hooks_only_compute_weights
+from diffsparse.compaction.borrowed import may_borrow
 from diffsparse.compaction.constants import constants_of
-from diffsparse.compaction.graph import NO_CHANNELS, Call, Graph, Mask, Node, Value, every, how_many, read_counts, some
-from diffsparse.compaction.rules import true_attributes
+from diffsparse.compaction.graph import Call, Graph, Mask, Node, Value, every, how_many, read_counts, some
 from diffsparse.compaction.rules.base import EachChannel, Rule, is_one_of, pin, read_all, widen
 from diffsparse.compaction.rules.dimensions import keep_whole
 from diffsparse.compaction.rules.layer import Layer, filled
 from diffsparse.compaction.rules.movement import names_sizes, passes_on
-
-LEAST_GAIN = 8
-"""A part of a weight is picked at each call if at least one of so many inputs is dead."""
 
 UnseenReads: TypeAlias = Literal["none", "unread", "all"]
 DeadModules: TypeAlias = Literal["leave", "stand in", "stay"]
@@ -80,7 +77,7 @@ class Analysis:
             self._find_needs(assume_unseen_reads)
             for node in self.nodes:
                 node.heads = heads
-                node.rigid |= names_sizes(node) and (not trust_reshape_sizes or _shows_nothing(node))
+                node.rigid |= names_sizes(node) and (not trust_reshape_sizes or shows_nothing(node))
             unread = {name for name, call in self.emitted.items() if not some(call.output.need)}
             self._unread |= unread
             if not unread:
@@ -129,9 +126,9 @@ class Analysis:
         rule, inputs = (Passed(), [start]) if passes else (Emitted(), [])
         return Node("module", (), {}, inputs, [out], None, call, rule=rule)
 
-    def _runs_once(self, call: Call) -> bool:
+    def _runs_once(self, call: Call | None) -> bool:
         """Whether the module is a part of the model and is called only once."""
-        return call.parent is not None and self._counts[call.module] == 1
+        return call is not None and call.parent is not None and self._counts[call.module] == 1
 
     def _leaks(self, call: Call) -> bool:
         """Whether something made inside the call other than its output, or a weight of it, is used outside."""
@@ -152,7 +149,7 @@ class Analysis:
             around = {id(n): n for name in layer.tensors.values() for n in shared.get(name, ())} if shared else {}
             layer.twins = tuple(n.layer for n in around.values() if n.layer is not None)
             layer.pinned = any(not _same_layer(n, node) for n in around.values())
-            layer.borrows = bool(around) and self._may_borrow(node, layer)
+            layer.borrows = bool(around) and may_borrow(node, layer, self.graph) and self._runs_once(node.call)
             layer.call = node.call if layer.borrows or (not around and self._is_module(node, layer)) else None
             layer.pinned |= node.sealed or (bool(layer.computed) and layer.mixes and not layer.free)
 
@@ -188,15 +185,6 @@ class Analysis:
         stored = layer.tensors == {role: f"{call.name}.{role}" for role in layer.tensors}
         return stored and is_one_of(call.module, node.rule.modules) and (whole or self._only_wraps(call, node))
 
-    def _may_borrow(self, node: Node, layer: Layer) -> bool:
-        """Whether a linear layer, which is one call of one module, should pick a part of a weight that others use."""
-        call, known = node.call, layer.input.fixed if layer.given is None else NO_CHANNELS
-        if call is None or type(call.module) is not nn.Linear or not (call.plain and self._runs_once(call)):
-            return False
-        own = self.graph.tensors.get(layer.tensors.get("weight", "")) is call.module.weight
-        # to pick takes time at each call, and has to pay
-        return own and node.rule.is_all_of(call, node) and how_many(known) * LEAST_GAIN >= len(known) > 0
-
     def _can_bake(self, node: Node, call: Call) -> bool:
         """Whether an ordinary layer with the computed weights can stand for the call."""
         if node.op not in BAKED or not hooks_only_compute_weights(call.module) or self._leaks(call):
@@ -231,8 +219,10 @@ class Analysis:
             value.need |= self._leaned_on.get(id(value), False)
         for node in reversed(self.nodes):
             node.rule.needs(node)
-            if self.dead_modules == "stay" and node.layer is not None and node.layer.free:
-                node.layer.keep_something()
+            layer = node.layer
+            # if others use its weight, the layer that holds it cannot go
+            if layer is not None and layer.free and (self.dead_modules == "stay" or layer.borrows):
+                layer.keep_something()
 
     def _more_to_lean_on(self) -> bool:
         """Whether channels are kept that have to be right, although nobody reads them; they are read from now on."""
@@ -294,18 +284,6 @@ def _follows(node: Node, vector: Value) -> bool:
     if node.layer is not None:
         return bool(node.layer.operand is vector)
     return rule.follows_vectors or rule.unify_widths is Rule.unify_widths
-
-
-def _shows_nothing(node: Node) -> bool:
-    """Whether only constants are read of what is reshaped: verification would not notice a mistake."""
-    value = node.inputs[0]
-    # if all heads are dead, one of them stays, and is treated as in layers where some live
-    if node.heads and any(v.axes is not None and len(v.axes) > 1 for v in (value, *node.outputs)):
-        return False
-    # a layer that is told its width runs at any
-    if node.call is not None and true_attributes(node.call.module):
-        return False
-    return value.axes is not None and value.depends_on_input and not (value.need & ~value.fixed).any()
 
 
 def _same_layer(node: Node, other: Node) -> bool:

@@ -7,7 +7,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from diffsparse.compaction.actions import Indices, ModelEdit, Slice
+from diffsparse.compaction.graph import NO_CHANNELS, Graph, Node, how_many
+from diffsparse.compaction.rules.layer import Layer
 
+LEAST_GAIN = 8
+"""To pick a part of a weight takes time at each call; it pays if at least one of so many inputs is dead."""
 _ROWS, _COLUMNS = "row_index", "column_index"
 
 
@@ -42,3 +46,12 @@ class BorrowedSlice(Slice):
             index = None if chosen is None else edit.index(chosen, edit.sample(name).device)
             module.register_buffer(key, index, persistent=False)
         super().apply(edit, name)
+
+
+def may_borrow(node: Node, layer: Layer, graph: Graph) -> bool:
+    """Whether a linear layer, which is one module and nothing else, should pick a part of a weight that others use."""
+    call, known = node.call, layer.input.fixed if layer.given is None else NO_CHANNELS
+    if call is None or type(call.module) is not nn.Linear or not call.plain:
+        return False
+    own = graph.tensors.get(layer.tensors.get("weight", "")) is call.module.weight
+    return own and node.rule.is_all_of(call, node) and how_many(known) * LEAST_GAIN >= len(known) > 0

@@ -66,5 +66,6 @@ class _Recorder:
 
 def _may_depend_on_sizes(graph: Graph) -> bool:
     """Whether code that asks for sizes sees constants other than zero, which it may pad, say."""
-    made = (value for node in graph.nodes if node.after_sizes for value in node.outputs if value.depends_on_input)
-    return any(bool((value.fixed & (value.numbers != 0)).any()) for value in made)
+    after = [node for node in graph.nodes if node.after_sizes]
+    seen = {id(v): v for node in after for v in (*node.inputs, *node.outputs) if v.depends_on_input}
+    return any(bool((value.fixed & (value.numbers != 0)).any()) for value in seen.values())
