@@ -109,3 +109,24 @@ def test_what_hooks_hold_comes_back_if_asked_for(hooks):
     with undisturbed(model, device=CPU, hooks=hooks):
         model(torch.zeros(1))
     assert len(seen) == (0 if hooks else 1)
+
+
+def test_hooks_that_the_first_run_puts_in_are_taken_out():
+    class Prepares(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer, self.ready, self.seen = nn.Linear(2, 2), False, []
+
+        def forward(self, x):
+            if not self.ready:
+                self.layer.register_forward_hook(lambda *_: self.seen.append(1))
+                self.ready = True
+            return self.layer(x)
+
+    model = Prepares()
+    own = model.layer.register_forward_pre_hook(lambda *_: None)
+    with undisturbed(model, device=CPU):
+        model(torch.ones(1, 2))
+    model(torch.ones(1, 2))
+    assert model.seen == [1]
+    assert own.id in model.layer._forward_pre_hooks

@@ -4,6 +4,7 @@ import contextlib
 import logging
 import os
 import warnings
+from collections.abc import Sequence
 from typing import Any, cast
 
 import torch
@@ -12,13 +13,13 @@ from torch.utils._pytree import tree_map
 
 from diffsparse.compaction.pipeline import Compacted
 from diffsparse.compaction.verify import difference
-from diffsparse.errors import SparsityError, require_module, require_number
+from diffsparse.errors import SparsityError, require_module, require_number, require_whole
 from diffsparse.example import Example, map_tensors, tensors_in
 from diffsparse.files import replacing
 from diffsparse.undisturbed import undisturbed
 
 TOLERANCE = 1e-3
-OTHER_BATCH = 3
+OTHER_BATCH, LONGER = 3, 3
 
 
 def export_onnx(
@@ -27,6 +28,7 @@ def export_onnx(
     path: str | os.PathLike[str],
     *,
     tolerance: float = TOLERANCE,
+    dynamic: Sequence[int] = (0,),
 ) -> float:
     """Write `model` as ONNX with a dynamic batch, run it with onnxruntime and compare; needs the `onnx` extra.
 
@@ -36,9 +38,10 @@ def export_onnx(
             dimension of every tensor, nested ones too, is the batch.
         path: the file to write; it appears, or replaces what was there, only after the comparison.
         tolerance: largest difference from PyTorch to accept, relative to the largest output.
+        dynamic: dimensions of each input that are free to change; `(0, 1)` for sequences of any length.
 
     Returns:
-        The largest relative difference seen, over the example and a batch of another size.
+        The largest relative difference seen, over the example and an input of another size.
 
     Raises:
         SparsityError: the model does not run on the example or on another batch, cannot be exported, the exported
@@ -50,12 +53,13 @@ def export_onnx(
         raise SparsityError("exporting needs onnx; install it with: pip install 'diffsparse[onnx]'") from None
     model = require_module("model", model.model if isinstance(model, Compacted) else model)
     require_number("tolerance", tolerance, low=0)
+    free = [require_whole("an entry of dynamic", dim, low=0) for dim in dynamic]
     example = Example.of(example_inputs)
     with replacing(path) as file, undisturbed(model, device=example.device):
-        answers = _answers(model, example)
-        # the exporter would take a batch of one for a constant
-        single = {tensor.shape[0] for tensor in example.tensors if tensor.dim() > 0} == {1}
-        graph = _export(model, _resized(example, 2) if single else example)
+        answers = _answers(model, example, free)
+        # the exporter would take a size of one for a constant
+        shown = _resized(example, {dim: 2 for dim in free if _sizes(example, dim) == {1}})
+        graph = _export(model, shown, free)
         try:
             session = onnxruntime.InferenceSession(graph, providers=["CPUExecutionProvider"])
         except Exception as error:
@@ -68,13 +72,23 @@ def export_onnx(
     return worst
 
 
-def _answers(model: nn.Module, example: Example) -> list[tuple[Example, list[Tensor]]]:
-    """The example and one with another batch size, each with the model's output for it."""
-    other, own = _resized(example, OTHER_BATCH), _answer(model, example)
+def _answers(model: nn.Module, example: Example, free: list[int]) -> list[tuple[Example, list[Tensor]]]:
+    """The example and one of another size, each with the model's output for it."""
+    sizes = {dim: max(_sizes(example, dim), default=0) + LONGER if dim else OTHER_BATCH for dim in free}
+    other, own = _resized(example, sizes), _answer(model, example)
     try:
         return [(example, own), (other, _answer(model, other))]
     except SparsityError as error:
-        raise SparsityError(f"the batch must be free to change, but {error}") from error
+        raise SparsityError(f"the {_named(free)} must be free to change, but {error}") from error
+
+
+def _named(free: list[int]) -> str:
+    """Dimensions that are free, in words."""
+    return "batch" if free == [0] else f"dimensions {', '.join(map(str, free))}"
+
+
+def _sizes(example: Example, dim: int) -> set[int]:
+    return {tensor.shape[dim] for tensor in example.tensors if tensor.dim() > dim}
 
 
 def _answer(model: nn.Module, example: Example) -> list[Tensor]:
@@ -82,9 +96,10 @@ def _answer(model: nn.Module, example: Example) -> list[Tensor]:
     return [tensor.cpu() for tensor in tensors_in(Example.of(example.inputs).run(model))]
 
 
-def _export(model: nn.Module, example: Example) -> bytes:
+def _export(model: nn.Module, example: Example, free: list[int]) -> bytes:
     def dynamic(arg: Any) -> dict[int, Any] | None:
-        return {0: torch.export.Dim.DYNAMIC} if isinstance(arg, Tensor) and arg.dim() > 0 else None
+        dims = [dim for dim in free if isinstance(arg, Tensor) and dim < arg.dim()]
+        return dict.fromkeys(dims, torch.export.Dim.DYNAMIC) if dims else None
 
     # the exporter warns and logs about its own internals, not about the model
     log = logging.getLogger("torch.onnx._internal.exporter")
@@ -106,7 +121,7 @@ def _export(model: nn.Module, example: Example) -> bytes:
             # the exporter raises errors of its own around those of torch.export and of the user's code
             problem = _first_lines(error.__cause__ or error)
             fixed = "static shape" in problem or "Constraints violated" in problem
-            hint = "its batch must be free to change, but the code of the model fixes it: " if fixed else ""
+            hint = f"its {_named(free)} must be free to change, but the code of the model fixes it: " if fixed else ""
             raise SparsityError(f"{type(model).__name__} cannot be exported to ONNX: {hint}{problem}") from error
     assert program is not None
     return cast(bytes, program.model_proto.SerializeToString())
@@ -118,11 +133,16 @@ def _first_lines(error: BaseException) -> str:
     return " ".join(lines[: 2 if lines[0].endswith(":") else 1])
 
 
-def _resized(example: Example, batch: int) -> Example:
-    """The example with its first entry repeated to another batch size."""
+def _resized(example: Example, sizes: dict[int, int]) -> Example:
+    """The example with other sizes along these dimensions: its first entries, again and again."""
 
     def resize(tensor: Tensor) -> Tensor:
-        return tensor[:1].expand(batch, *tensor.shape[1:]).clone() if tensor.dim() > 0 else tensor
+        for dim, size in sizes.items():
+            if dim < tensor.dim():
+                # a batch repeats its first sample
+                step = 1 if dim == 0 else tensor.shape[dim]
+                tensor = tensor.index_select(dim, torch.arange(size, device=tensor.device) % step)
+        return tensor
 
     return Example(args=map_tensors(resize, example.args), kwargs=map_tensors(resize, example.kwargs))
 

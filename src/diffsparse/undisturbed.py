@@ -18,7 +18,7 @@ _REACH, _MANY = 4, 1000
 
 
 class State:
-    """What running models may change: training flags, buffers, attributes, and the collections among them.
+    """What running models may change: training flags, buffers, attributes, the collections among them, new hooks.
 
     Args:
         models: whose state it is.
@@ -43,6 +43,10 @@ class State:
             for module in modules
             for name, buffer in module._buffers.items()
             if buffer is not None
+        ]
+        # some libraries put hooks into a model when it first runs, and note in an attribute that they did
+        self._hooks = [
+            (each, tuple(each)) for _, _, held in self._modules for each in _HOOKS_OF(held) if isinstance(each, dict)
         ]
         self._contents: dict[int, tuple[Any, Any]] = {}
         for _, _, held in self._modules:
@@ -71,6 +75,9 @@ class State:
             # a lazy module that has become another one stays that
             if not _same(vars(module), saved) and type(module) is kind:
                 _put_back(vars(module), saved, lambda key: key not in OF_TORCH or key == "training")
+        for added, keys in self._hooks:
+            for key in [key for key in added if key not in keys] if len(added) > len(keys) else ():
+                del added[key]
         for module, name, buffer, numbers in self._buffers:
             if numbers is not None and buffer._version != numbers[0]:
                 with torch.no_grad():

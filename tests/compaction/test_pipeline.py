@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import diffsparse as ds
-from diffsparse.compaction import pipeline
+from diffsparse.compaction import recording
 from diffsparse.models import PreResNet
 from diffsparse.testing import zero_channels
 from tests.compaction.nets import randomise, same
@@ -161,8 +161,8 @@ def test_attempts_after_the_first_do_not_record_again(monkeypatch: pytest.Monkey
 
     model = randomise(Refuses())
     zero_channels(model.a[1], [0, 1, 2])
-    record, runs = pipeline.capture, []
-    monkeypatch.setattr(pipeline, "capture", lambda *given: runs.append(given) or record(*given))
+    record, runs = recording.capture, []
+    monkeypatch.setattr(recording, "capture", lambda *given, **how: runs.append(given) or record(*given, **how))
     small = ds.compact(model, X)
     assert len(runs) == 1
     assert small.fallbacks == ("eight channels are needed",)

@@ -12,7 +12,7 @@ from diffsparse.compaction.analyse import Analysis
 from diffsparse.compaction.duplicate import duplicate
 from diffsparse.compaction.graph import Graph, Node
 from diffsparse.compaction.materialise import materialise
-from diffsparse.compaction.pipeline import recorded
+from diffsparse.compaction.recording import recorded
 from diffsparse.compaction.rules.layer import Layer
 from diffsparse.example import Example
 from diffsparse.measuring import measure

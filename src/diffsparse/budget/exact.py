@@ -9,7 +9,7 @@ from diffsparse.budget.limits import Mask, Numbers, cost_numbers
 from diffsparse.compaction import compact
 from diffsparse.compaction.duplicate import duplicate
 from diffsparse.compaction.materialise import materialise
-from diffsparse.compaction.pipeline import recorded
+from diffsparse.compaction.recording import recorded
 from diffsparse.errors import SparsityWarning
 from diffsparse.example import Example
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from torch import nn
 
 from diffsparse.compaction.materialise import materialise
-from diffsparse.compaction.pipeline import recorded
+from diffsparse.compaction.recording import recorded
 from diffsparse.errors import SparsityWarning
 from diffsparse.example import Example
 from diffsparse.gates import Gate

@@ -88,7 +88,7 @@ def _graft(old: nn.Module, new: nn.Module) -> None:
         if type(mine) is type(child):
             _graft(mine, child)
         else:
-            if isinstance(mine, GatedModule):
+            if isinstance(mine, GatedModule) or isinstance(child, type(mine)):
                 _merge_hooks(mine, child)
             # not the new object, because the user's lists and closures hold this one
             become(mine, child)

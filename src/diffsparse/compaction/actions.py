@@ -12,7 +12,7 @@ from diffsparse.compaction.edit import ModelEdit, index_tensor
 from diffsparse.compaction.stretch import ConstantMap, MapSize, Stretch, note_shapes
 from diffsparse.errors import SparsityError, require_whole
 from diffsparse.module_tree import runs_in_order
-from diffsparse.plain import from_plain, to_plain
+from diffsparse.plain import to_plain
 
 
 def _rising(where: str, indices: list[int]) -> None:
@@ -81,15 +81,6 @@ class Action:
     def to_plain(self) -> dict[str, Any]:
         """The action as plain data, with its tag."""
         return {"action": self.tag, **to_plain(self)}
-
-    @staticmethod
-    def from_plain(value: Any, where: str) -> "Action":
-        """The action that `to_plain` was called on; errors say what is wrong with the data, and `where` it was."""
-        entry = from_plain(dict[str, object], value, where)
-        tag = entry.pop("action", None)
-        if not isinstance(tag, str) or tag not in ACTIONS:
-            raise SparsityError(f"'action' of {where} must be one of {', '.join(ACTIONS)}, got {tag!r:.50}")
-        return from_plain(ACTIONS[tag], entry, where)
 
     def __str__(self) -> str:
         return self.tag
@@ -287,9 +278,3 @@ class SetSizes(Action):
 
     def __str__(self) -> str:
         return ", ".join(f"{key} {before} -> {after}" for key, (before, after) in self.sizes.items())
-
-
-ACTIONS: dict[str, type[Action]] = {
-    kind.tag: kind for kind in (Slice, RaggedSlice, EmitConstant, EmitMap, Fold, PassThrough, Remove, SetSizes)
-}
-"""Actions by their tags."""

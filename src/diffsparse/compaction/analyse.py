@@ -5,7 +5,9 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
+from diffsparse.compaction.attributes import shows_nothing
 from diffsparse.compaction.bake import BAKED, hooks_only_compute_weights
+from diffsparse.compaction.borrowed import may_borrow
 from diffsparse.compaction.channel_maps import channel_maps_of
 from diffsparse.compaction.constants import constants_of
 from diffsparse.compaction.graph import Call, Graph, Mask, Node, Value, every, how_many, read_counts, some, without
@@ -63,9 +65,10 @@ class Analysis:
         round_to: int = 1,
     ) -> None:
         self.graph, self.constants, self.round_to = graph, constants_of(graph), round_to
-        self.maps, self.dead_modules, self._heads = channel_maps_of(graph), dead_modules, heads
+        self.maps, self.dead_modules, self.narrow, self._heads = channel_maps_of(graph), dead_modules, narrow, heads
         self._reads = read_counts(graph.nodes, graph.results) if dead_modules == "stay" else Counter[int]()
         self._counts, self._unread = graph.call_counts(), set[str]()
+        self._leaned_on: dict[int, Mask] = {}
         # a constant that nobody reads needs no map: its layers are treated one by one
         while True:
             self.removed: dict[str, Call] = {}
@@ -76,12 +79,13 @@ class Analysis:
             self._find_needs(assume_unseen_reads)
             for node in self.nodes:
                 node.heads = heads
-                node.rigid |= names_sizes(node) and (not trust_reshape_sizes or _shows_nothing(node))
+                node.rigid |= names_sizes(node) and (not trust_reshape_sizes or shows_nothing(node))
             unread = {name for name, call in self.emitted.items() if not some(call.output.need)}
-            if not unread:
-                break
             self._unread |= unread
-        self._find_widths(narrow)
+            if not unread:
+                self._find_widths()
+                if not self._more_to_lean_on():
+                    break
 
     @property
     def layers(self) -> list[tuple[Node, Layer]]:
@@ -124,9 +128,9 @@ class Analysis:
         rule, inputs = (Passed(), [start]) if passes else (Emitted(), [])
         return Node("module", (), {}, inputs, [out], None, call, rule=rule)
 
-    def _runs_once(self, call: Call) -> bool:
+    def _runs_once(self, call: Call | None) -> bool:
         """Whether the module is a part of the model and is called only once."""
-        return call.parent is not None and self._counts[call.module] == 1
+        return call is not None and call.parent is not None and self._counts[call.module] == 1
 
     def _leaks(self, call: Call) -> bool:
         """Whether something made inside the call other than its output, or a weight of it, is used outside."""
@@ -147,7 +151,11 @@ class Analysis:
             around = {id(n): n for name in layer.tensors.values() for n in shared.get(name, ())} if shared else {}
             layer.twins = tuple(n.layer for n in around.values() if n.layer is not None)
             layer.pinned = any(not _same_layer(n, node) for n in around.values())
-            layer.call = node.call if not layer.pinned and self._is_module(node, layer) else None
+            layer.borrows = layer.pinned and may_borrow(node, layer, self.graph) and self._runs_once(node.call)
+            if layer.borrows:
+                # its weight is not cut, so it agrees with nobody
+                layer.twins = ()
+            layer.call = node.call if layer.borrows or (not layer.pinned and self._is_module(node, layer)) else None
             layer.pinned |= node.sealed or (bool(layer.computed) and layer.mixes and not layer.free)
         for _, layer in self.layers:
             if layer.twins and not all(map(layer.may_share, layer.twins)):
@@ -221,18 +229,31 @@ class Analysis:
             for value in self.values:
                 if assume_unseen_reads == "all" or id(value) not in seen:
                     read_all(value)
+        for value in self.values if self._leaned_on else ():
+            value.need |= self._leaned_on.get(id(value), False)
         for node in reversed(self.nodes):
             node.rule.needs(node)
-            if self.dead_modules == "stay" and node.layer is not None and node.layer.free:
-                node.layer.keep_something()
+            layer = node.layer
+            # if others use its weight, the layer that holds it cannot go
+            if layer is not None and layer.free and (self.dead_modules == "stay" or layer.borrows):
+                layer.keep_something()
         for _, layer in self.layers:
             if layer.twins and layer.free:
                 layer.compute_for_all_calls()
 
-    def _find_widths(self, narrow: bool) -> None:
+    def _more_to_lean_on(self) -> bool:
+        """Whether channels are kept that have to be right, although nobody reads them; they are read from now on."""
+        found = False
+        for node in self.nodes:
+            for value, mask in node.rule.leans_on(node):
+                if some(missing := mask & value.keep & ~value.need):
+                    self._leaned_on[id(value)], found = missing | self._leaned_on.get(id(value), False), True
+        return found
+
+    def _find_widths(self) -> None:
         values = [value for value in self.values if value.axes is not None]
         for value in values:
-            value.keep |= value.need if narrow and (value.axis is not None or self._heads) else True
+            value.keep |= value.need if self.narrow and (value.axis is not None or self._heads) else True
             keep_whole(value)
         pin([*self.graph.results, *self._pinned_vectors])
         for node, layer in self.layers:
@@ -282,12 +303,6 @@ def _follows(node: Node, vector: Value) -> bool:
     if node.layer is not None:
         return bool(node.layer.operand is vector)
     return rule.follows_vectors or rule.unify_widths is Rule.unify_widths
-
-
-def _shows_nothing(node: Node) -> bool:
-    """Whether only constants are read of what is reshaped: verification would not notice a mistake."""
-    value = node.inputs[0]
-    return value.axes is not None and value.depends_on_input and not (value.need & ~value.fixed).any()
 
 
 def _same_layer(node: Node, other: Node) -> bool:

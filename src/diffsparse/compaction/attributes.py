@@ -6,6 +6,7 @@ from typing import Any
 
 from diffsparse.compaction.actions import SetSizes
 from diffsparse.compaction.graph import Node, Value
+from diffsparse.compaction.rules import true_attributes
 from diffsparse.compaction.rules.dimensions import kept_along
 
 _RESHAPES = frozenset({"view", "reshape", "unflatten"})
@@ -55,3 +56,15 @@ def _attributes(module: Any, number: int, of_heads: bool) -> Iterator[str]:
         is_width = any(word in key for word in _OF_WIDTHS)
         if type(value) is int and value == number and (("head" in key and not is_width) if of_heads else is_width):
             yield key
+
+
+def shows_nothing(node: Node) -> bool:
+    """Whether only constants are read of what a node reshapes: verification would not notice a mistake."""
+    value = node.inputs[0]
+    # if all heads are dead, one of them stays, and is treated as in layers where some live
+    if node.heads and any(v.axes is not None and len(v.axes) > 1 for v in (value, *node.outputs)):
+        return False
+    # a layer that is told its width runs at any
+    if node.call is not None and true_attributes(node.call.module):
+        return False
+    return value.axes is not None and value.depends_on_input and not (value.need & ~value.fixed).any()

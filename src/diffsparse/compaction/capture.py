@@ -2,6 +2,7 @@
 
 import weakref
 from collections.abc import Callable, Collection, Iterable
+from contextlib import nullcontext
 from functools import cached_property, lru_cache
 from typing import Any
 
@@ -12,6 +13,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.hooks import RemovableHandle
 
+from diffsparse.compaction.doubt import Doubts
 from diffsparse.compaction.graph import Call, Graph, Node, Value, single_number
 from diffsparse.compaction.insight import can_look_into, inside, scripted_functions_as_written
 from diffsparse.compaction.rules import OPAQUE, canonical, describe
@@ -60,9 +62,9 @@ def is_in_place(op: str, spelled: bool, kwargs: dict[str, Any]) -> bool:
 class _Recorder(TorchFunctionMode):
     """Turns every torch call into a node."""
 
-    def __init__(self, model: nn.Module, doubts: Collection[int]) -> None:
+    def __init__(self, model: nn.Module, untrusted: Collection[int], doubts: Doubts | None) -> None:
         super().__init__()
-        self.doubts = doubts
+        self.untrusted, self.doubts = untrusted, doubts
         modules = modules_by_name(model)
         self.names = {module: name for name, module in modules.items()}
         self.graph = Graph([], [], [], tensors_by_name(modules), modules)
@@ -181,7 +183,7 @@ class _Recorder(TorchFunctionMode):
         # a tensor made from no other may depend on sizes or be random, and a number may come from data
         known = known and op not in _RANDOM
         if known and takes_number(op, args, kwargs):
-            known = not depends and len(self.graph.nodes) not in self.doubts
+            known = not depends and len(self.graph.nodes) not in self.untrusted
             if known:
                 self.graph.trusted[len(self.graph.nodes)] = (op, *numbers_in(args, kwargs))
         outputs = [Value(tuple(t.shape), known=known, depends_on_input=depends) for t in made]
@@ -190,13 +192,13 @@ class _Recorder(TorchFunctionMode):
             # what is made of a known image may still differ with its size, and rules tell
             if known and not depends:
                 value.number = single_number(tensor)
-                if len(self.graph.nodes) not in self.doubts:
+                if len(self.graph.nodes) not in self.untrusted:
                     value.contents = weakref.ref(tensor)
         call = self.stack[-1] if self.stack else None
         shown = made[0] if in_place and result is None else result
         node = Node(op, positional, named, inputs, outputs, shown, call, func, self.sizes_asked)
         self.sizes_asked = self.sizes_asked or not made
-        node.sealed = self._inside
+        node.sealed = self._inside or (call is not None and getattr(type(call.module), "sealed", False))
         if not in_place or op == "setitem":
             node.redo = lambda *tensors: _call_on(tensors, func, args, kwargs)
         self._add(node, made, in_place)
@@ -215,7 +217,8 @@ class _Recorder(TorchFunctionMode):
         outputs = node.outputs[:]
         self.graph.nodes.append(node)
         shared = self._rewrite_views(node, made[0]) if in_place and made else False
-        node.rule = OPAQUE if shared or node.kwargs.get("out") is not None else describe(node, self.graph)
+        with nullcontext() if self.doubts is None else self.doubts.about(node):
+            node.rule = OPAQUE if shared or node.kwargs.get("out") is not None else describe(node, self.graph)
         node.result = node.redo = None
         for tensor, value in zip(made, outputs, strict=True):
             before = self._values.get(id(tensor))
@@ -260,14 +263,20 @@ def _call_on(tensors: Iterable[Tensor], func: Callable[..., Any], args: Any, kwa
 
 
 def capture(
-    model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], *, doubts: Collection[int] = ()
+    model: nn.Module,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    *,
+    untrusted: Collection[int] = (),
+    doubts: Doubts | None = None,
 ) -> tuple[Graph, Any]:
     """Run `model`, which is in eval mode, once; return the graph and the model's output.
 
     What is computed from parameters, buffers and Python numbers is taken for the same at every input, but not at the
-    nodes in `doubts`, which are given by their places; the graph lists the numbers, so that somebody can check.
+    nodes that are `untrusted`, given by their places; the graph lists the numbers, so that somebody can check. What
+    `doubts` tell to be otherwise at another size is not relied on.
     """
-    recorder = _Recorder(model, doubts)
+    recorder = _Recorder(model, untrusted, doubts)
     # numbers that are given to the model may differ next time
     recorder.sizes_asked = any(type(leaf) in {int, float} for leaf in tree_leaves((args, kwargs)))
     for tensor in tensors_in((args, kwargs)):

@@ -11,15 +11,14 @@ from torch import nn
 from diffsparse.compaction.analyse import Analysis
 from diffsparse.compaction.apply import with_earlier
 from diffsparse.compaction.attempts import first_exact
-from diffsparse.compaction.capture import capture
 from diffsparse.compaction.graph import Graph
 from diffsparse.compaction.materialise import check_model, materialise, materialise_and_look
 from diffsparse.compaction.numbers_used import numbers_of
 from diffsparse.compaction.plan import Kept, Plan
 from diffsparse.compaction.planner import make_plan
+from diffsparse.compaction.recording import recorded
 from diffsparse.compaction.soundness import require_finite, require_own_tensors
-from diffsparse.compaction.trust import doubts_about
-from diffsparse.compaction.verify import Trials, copied, default_tolerance, same_draws
+from diffsparse.compaction.verify import Trials, default_tolerance
 from diffsparse.errors import SparsityError, SparsityWarning, require_number, require_whole
 from diffsparse.example import Example
 from diffsparse.measuring import Measurement, count, measure, samples
@@ -142,21 +141,6 @@ def compact(
             constant_output=bool(constant),
             fallbacks=found.problems,
         )
-
-
-def recorded(model: nn.Module, example: Example) -> tuple[Graph, Any]:
-    """The graph and the output of `model`, which must be in eval mode, on copies of the example."""
-    try:
-        with same_draws():
-            graph, output = capture(model, *copied((example.args, example.kwargs)))
-    except Exception:
-        # if the model itself does not run, say so with the shapes
-        example.run(model)
-        raise
-    if doubts := doubts_about(model, example, graph):
-        with same_draws():
-            return capture(model, *copied((example.args, example.kwargs)), doubts=doubts)
-    return graph, output
 
 
 def _constant_output(model: nn.Module, graph: Graph) -> str:

@@ -4,11 +4,22 @@ import json
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from diffsparse.compaction import actions
 from diffsparse.compaction.actions import Action, Count, TensorSlice
+from diffsparse.compaction.borrowed import BorrowedSlice
+from diffsparse.compaction.slim_attention import CutHeads
 from diffsparse.errors import SparsityError, require_whole
 from diffsparse.plain import from_plain, to_plain
 
 FORMAT = 2
+ACTIONS: dict[str, type[Action]] = {
+    kind.tag: kind
+    for kind in (
+        *(actions.Slice, actions.RaggedSlice, actions.EmitConstant, actions.EmitMap, actions.Fold),
+        *(actions.PassThrough, actions.Remove, actions.SetSizes, BorrowedSlice, CutHeads),
+    )
+}
+"""Actions by their tags."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,7 +87,7 @@ class Plan:
                 layers = from_plain(dict[str, object], data["layers"], "layers")
                 return cls(
                     tensors=from_plain(dict[str, TensorSlice], data["tensors"], "tensors"),
-                    layers={name: Action.from_plain(entry, f"'{name}' of layers") for name, entry in layers.items()},
+                    layers={name: _action(entry, f"'{name}' of layers") for name, entry in layers.items()},
                     baked=from_plain(dict[str, list[Count]], data.get("baked", {}), "baked"),
                     kept=from_plain(tuple[Kept, ...], data["kept"], "kept"),
                     earlier=tuple(cls.from_json(json.dumps(plan)) for plan in data.get("earlier", ())),
@@ -97,3 +108,12 @@ class Plan:
         notes = dict.fromkeys(self.baked, ", baked: its weights train as those of an ordinary layer from now on")
         lines = [f"{name or '(model)':<{width}}  {action}{notes.get(name, '')}" for name, action in self.layers.items()]
         return "\n".join([*lines, *(f"kept {entry.layer or '(model)'}: {entry.reason}" for entry in self.kept)])
+
+
+def _action(value: Any, where: str) -> Action:
+    """The action that `to_plain` was called on; errors say what is wrong with the data, and `where` it was."""
+    entry = from_plain(dict[str, object], value, where)
+    tag = entry.pop("action", None)
+    if not isinstance(tag, str) or tag not in ACTIONS:
+        raise SparsityError(f"'action' of {where} must be one of {', '.join(ACTIONS)}, got {tag!r:.50}")
+    return from_plain(ACTIONS[tag], entry, where)

@@ -12,8 +12,10 @@ from diffsparse.compaction.analyse import Analysis
 from diffsparse.compaction.apply import PlanTensors
 from diffsparse.compaction.attributes import changed_sizes
 from diffsparse.compaction.bake import ordinary_form
+from diffsparse.compaction.borrowed import BorrowedSlice
 from diffsparse.compaction.constants import Constants, Path
 from diffsparse.compaction.graph import Call, Graph, Mask, Node, every, how_many, indices, read_counts, some
+from diffsparse.compaction.multihead import find_multihead
 from diffsparse.compaction.patterns import Pattern
 from diffsparse.compaction.plan import Kept, Plan
 from diffsparse.compaction.positions import Axis
@@ -42,11 +44,21 @@ def make_plan(analysis: Analysis, fold: bool = False) -> tuple[Plan, PlanTensors
             _plan_layer(node, node.layer, analysis, layers, contents)
         tensors |= node.rule.slices(node, analysis.graph)
     tensors |= _cut_vectors(analysis, gone)
+    slim = find_multihead(analysis.graph, analysis.nodes) if analysis.narrow else []
+    for each in slim:
+        if not lies_in(each.call.name, gone):
+            layers[each.call.name] = each.action
+            tensors |= each.slices(analysis.graph)
     layers |= {name: action for name, action in changed_sizes(analysis.nodes).items() if not lies_in(name, gone)}
     layers |= dead
     if fold:
         _fold_batch_norms(analysis, layers, contents)
-    return Plan(tensors=tensors, layers=layers, baked=_baked(analysis, layers), kept=_kept(analysis)), contents
+    return Plan(
+        tensors=tensors,
+        layers=layers,
+        baked=_baked(analysis, layers),
+        kept=_kept(analysis, {each.call for each in slim}),
+    ), contents
 
 
 def _cut_vectors(analysis: Analysis, gone: set[str]) -> dict[str, TensorSlice]:
@@ -201,14 +213,21 @@ def _plan_layer(node: Node, layer: Layer, analysis: Analysis, layers: dict[str, 
         fill=fill,
         adds=adds,
     )
-    layers[name] = actions.RaggedSlice(**vars(sliced), blocks=layer.block_sizes) if layer.ragged else sliced
+    layers[name] = sliced
+    if layer.ragged:
+        layers[name] = actions.RaggedSlice(**vars(sliced), blocks=layer.block_sizes)
+    elif layer.borrows:
+        rows, columns = (None if every(mask) else indices(mask) for mask in (layer.rows, layer.columns))
+        layers[name] = BorrowedSlice(**vars(sliced), rows=rows, columns=columns)
 
 
-def _kept(analysis: Analysis) -> tuple[Kept, ...]:
+def _kept(analysis: Analysis, slim: set[Call]) -> tuple[Kept, ...]:
     reasons: dict[str, dict[str, None]] = {}
     for node in analysis.nodes:
         reason = _constant_but_computed(node) or node.rule.refusal(node)
-        if not reason or (is_stored(node) and every(node.output.need)) or (node.heads and _is_narrower(node)):
+        if not reason or node.call in slim or (node.heads and _is_narrower(node)):
+            continue
+        if is_stored(node) and every(node.output.need):
             continue
         pins = any(v.axes is not None for v in node.inputs)
         owns = any(v.parameter is not None for v in node.inputs) and any(v.depends_on_input for v in node.inputs)

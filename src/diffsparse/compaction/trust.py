@@ -6,40 +6,33 @@ from collections.abc import Collection
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from diffsparse.compaction.capture import capture
 from diffsparse.compaction.graph import Graph
-from diffsparse.compaction.verify import copied, other_inputs, same_draws
-from diffsparse.example import Example
 
 EVERYWHERE = range(sys.maxsize)
 """The places of all nodes."""
 
 
-def doubts_about(model: nn.Module, example: Example, graph: Graph) -> Collection[int]:
-    """The nodes of `graph` that took numbers for constant which are others for an input of another size.
+def assumes_something(graph: Graph) -> bool:
+    """Whether there are trusted numbers or computed weights, which may come from the size or the data of the input."""
+    return bool(graph.trusted) or bool(_computed_weights(graph))
 
-    Numbers and computed weights may come from the size or the data of the input. Nothing is run if nothing was assumed.
+
+def untrusted_places(graph: Graph, other: Graph | None) -> Collection[int]:
+    """The nodes of `graph` that took numbers for constant which are others in `other`, recorded at another size.
+
+    All of them if there is no other recording.
     """
-    computed = _computed_weights(graph)
-    if not graph.trusted and not computed:
+    if other is None:
+        return EVERYWHERE
+    computed, others = _computed_weights(graph), _computed_weights(other)
+    if len(others) != len(computed) or not all(map(torch.equal, computed, others)):
+        return EVERYWHERE
+    if list(graph.trusted.values()) == list(other.trusted.values()):
         return ()
-    for args, kwargs in other_inputs((example.args, example.kwargs)):
-        try:
-            with same_draws():
-                other, _ = capture(model, *copied((args, kwargs)))
-        except Exception:
-            # whatever the user's model raises, it does not take this input
-            continue
-        others = _computed_weights(other)
-        if len(others) != len(computed) or not all(map(torch.equal, computed, others)):
-            return EVERYWHERE
-        if list(graph.trusted.values()) == list(other.trusted.values()):
-            return ()
-        confirmed = _by_call(other)
-        return {place for key, place in _by_call(graph).items() if key not in confirmed}
-    return EVERYWHERE
+    confirmed = _by_call(other)
+    return {place for key, place in _by_call(graph).items() if key not in confirmed}
 
 
 def _by_call(graph: Graph) -> dict[tuple[Any, ...], int]:

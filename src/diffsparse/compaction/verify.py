@@ -13,7 +13,7 @@ from diffsparse.compaction.numbers_used import Numbers, NumbersUsed
 from diffsparse.errors import SparsityError
 from diffsparse.example import map_tensors, tensors_in
 from diffsparse.module_tree import modules_by_name
-from diffsparse.undisturbed import undisturbed
+from diffsparse.undisturbed import State, undisturbed
 
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4, torch.bfloat16: 5e-2, torch.float16: 1e-2}
 
@@ -131,12 +131,17 @@ class Trials:
 
     def largest_difference(self, compacted: nn.Module) -> float:
         """Largest relative difference of the outputs."""
+        state = State(compacted)
         with NumbersUsed() as used:
             apart = difference(self._answer, run_on_copies(compacted, self._example))
         if self._numbers is not None:
             used.require_among(self._numbers, self.tolerance)
-        others = [difference(answer, run_on_copies(compacted, trial)) for trial, answer in self._other or ()]
-        return max([apart, *others])
+        for trial, answer in self._other or ():
+            # a model may adjust itself to what it is given
+            state.restore()
+            apart = max(apart, difference(answer, run_on_copies(compacted, trial)))
+        state.restore()
+        return apart
 
 
 @contextmanager

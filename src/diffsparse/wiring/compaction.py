@@ -13,7 +13,7 @@ from diffsparse.compaction import Compacted, compact
 from diffsparse.compaction.duplicate import duplicate
 from diffsparse.compaction.graph import read_counts
 from diffsparse.compaction.materialise import check_model
-from diffsparse.compaction.pipeline import recorded
+from diffsparse.compaction.recording import recorded
 from diffsparse.compaction.verify import Trials, default_tolerance, run_on_copies
 from diffsparse.errors import SparsityError
 from diffsparse.example import Example

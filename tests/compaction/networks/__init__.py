@@ -23,6 +23,7 @@ from tests.compaction.networks import (  # noqa: F401
     spatial,
     splits,
     sums,
+    transformers,
 )
 from tests.compaction.networks.build import build, inputs, options
 from tests.compaction.networks.net import Net

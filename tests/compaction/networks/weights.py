@@ -36,6 +36,9 @@ def randomise(made: nn.Module, cut: str | None, generator: torch.Generator) -> N
                 module.bias[some(module.bias.shape, 0.5)] = 0
         elif isinstance(module, nn.modules.batchnorm._BatchNorm):
             _randomise_norm(module, some, generator)
+    for module in made.modules():
+        if hasattr(module, "die"):
+            module.die(generator)
 
 
 def _randomise_norm(norm: Any, some: Callable[..., Tensor], generator: torch.Generator) -> None:

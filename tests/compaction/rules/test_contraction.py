@@ -138,3 +138,30 @@ def test_a_diagonal_is_left_alone(equation: str) -> None:
     node = node_of(recorded(model), "einsum")
     assert node.output.axes is None
     assert np.isfinite(ds.compact(model, X).max_difference)
+
+
+class Scores(nn.Module):
+    """A product of two layers, with dead channels in both."""
+
+    def __init__(self, returns: bool) -> None:
+        super().__init__()
+        self.first, self.second, self.returns = nn.Linear(4, 8), nn.Linear(4, 8), returns
+
+    def forward(self, x: Tensor) -> list[Tensor]:
+        a, b = self.first(x), self.second(x)
+        return [a @ b.transpose(1, 2), *([b] if self.returns else [])]
+
+
+@pytest.mark.parametrize("returns", [False, True])
+def test_a_channel_leaves_a_sum_of_products_if_one_factor_is_zero(returns: bool) -> None:
+    model = Scores(returns).double().eval()
+    for layer, dead in ((model.first, [0, 1, 2]), (model.second, [2, 3])):
+        layer.weight.data[dead] = 0
+        layer.bias.data[dead] = 0
+    small = ds.compact(model, torch.randn(2, 5, 4, dtype=torch.float64))
+    # where the second factor is returned as a whole, zeros of the first one have to be there
+    assert small.model.first.out_features == 4
+    assert small.model.second.out_features == (6 if returns else 4)
+    x = torch.randn(3, 7, 4, dtype=torch.float64)
+    for got, expected in zip(small.model(x), model(x), strict=True):
+        assert torch.allclose(got, expected, rtol=0, atol=1e-12)

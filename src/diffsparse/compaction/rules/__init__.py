@@ -96,10 +96,10 @@ def describe(node: Node, graph: Graph) -> Rule:
     stored = is_stored(node)
     if stored:
         track_stored(node.inputs, graph)
-        # what is more than vectors becomes the weight of a layer, and that rule takes it as it is
-        rule = first if isinstance(first, LayerRule) or reads_vectors(node) else None
     while rule is not None:
-        if rule.infer(node, graph):
+        # what is more than vectors becomes the weight of a layer, and that rule takes it as it is
+        takes = not stored or isinstance(rule, LayerRule) or reads_vectors(node)
+        if takes and rule.infer(node, graph):
             return rule
         rule = rule.otherwise
     if stored:

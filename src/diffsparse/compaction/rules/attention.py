@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from diffsparse.compaction.graph import Graph, Node, Value
-from diffsparse.compaction.rules.base import Rule, argument, pin, read_all
+from diffsparse.compaction.rules.base import Rule, argument, pin
 from diffsparse.compaction.rules.dimensions import agree_aligned, agree_along, keep_along, kept_along
 from diffsparse.compaction.rules.grid import Grid, flattened, read
 
@@ -40,7 +40,7 @@ class Attention(Rule):
             read(factor, _gathered(reads, factor, node.output))
         for extra in node.inputs:
             if not any(extra is given for given in node.details):
-                read_all(extra)
+                read(extra, used)
 
     def unify_widths(self, node: Node) -> bool:
         """Heads go with their keys and values; what is within a head stays."""

@@ -46,6 +46,10 @@ class Rule:
         for value in node.inputs:
             read_all(value)
 
+    def leans_on(self, node: Node) -> list[tuple[Value, Mask]]:
+        """Channels of inputs that are not read if they are gone, but have to be right if they are kept."""
+        return []
+
     def unify_widths(self, node: Node) -> bool:
         """Add to `keep` of inputs and outputs until they fit each other; whether anything changed."""
         return pin([*node.inputs, *node.outputs])

@@ -8,7 +8,7 @@ import numpy as np
 from torch import Tensor
 
 from diffsparse.compaction.actions import TensorSlice
-from diffsparse.compaction.graph import Graph, Node, Value, as_array, every, indices
+from diffsparse.compaction.graph import Graph, Mask, Node, Value, as_array, every, indices, some
 from diffsparse.compaction.rules.base import Rule, argument, pin, read_all, unite
 from diffsparse.compaction.rules.dimensions import agree_along
 from diffsparse.compaction.rules.grid import Grid, flattened, read
@@ -78,12 +78,14 @@ class Contraction(Rule):
             others = [i for i in range(len(product.factors)) if i != at]
             shown = [*needed, *(product.live[i] for i in others), np.ones(value.grid, bool)]
             reads = _sums(shown, [product.result, *(product.labels[i] for i in others), own], own)
-            zero = value.zero.reshape(value.grid)
-            stored = any(product.factors[i].parameter is not None for i in others)
-            # a zero that makes a product zero, whatever the other factor is there, must stay zero
-            read(value, reads & ~zero if stored else reads | (zero & node.output.need.any()))
+            read(value, reads & ~value.zero.reshape(value.grid))
         for value in self.added(node):
             read_all(value)
+
+    def leans_on(self, node: Node) -> list[tuple[Value, Mask]]:
+        # a zero makes a product zero, whatever the other factor is there
+        moving = [value for value in node.details.factors if value.axes is not None]
+        return [(value, value.zero) for value in moving] if some(node.output.need) else []
 
     def unify_widths(self, node: Node) -> bool:
         changed = bool(self.added(node)) and pin([*self.added(node), node.output])

@@ -42,6 +42,11 @@ def keep_along(value: Value, dim: int, mask: Mask) -> bool:
     return widen(value, np.broadcast_to((own | mask).reshape(shape) & rest, value.grid).reshape(-1))
 
 
+def keep_all_along(value: Value, dim: int) -> bool:
+    """Keep all indices along one of its axes, of what is kept at all; whether anything changed."""
+    return some(value.keep) and keep_along(value, dim, np.ones(value.shape[dim], bool))
+
+
 def agree_along(places: list[Place]) -> bool:
     """Keep the same indices along these dimensions, or all if one tensor is not tracked; whether anything changed."""
     places = [(value, dim) for value, dim in places if value.shape[dim] > 1]
@@ -49,12 +54,14 @@ def agree_along(places: list[Place]) -> bool:
         return False
     tracked = [(value, dim) for value, dim in places if value.axes is not None and dim in value.axes]
     sizes = {value.shape[dim] for value, dim in places}
-    together = np.ones(1, bool)
-    if len(tracked) == len(places) and len(sizes) == 1:
-        together = np.logical_or.reduce([kept_along(value, dim) for value, dim in tracked])
     changed = False
+    if len(tracked) != len(places) or len(sizes) != 1:
+        for value, dim in tracked:
+            changed |= keep_all_along(value, dim)
+        return changed
+    together = np.logical_or.reduce([kept_along(value, dim) for value, dim in tracked])
     for value, dim in tracked:
-        changed |= keep_along(value, dim, np.broadcast_to(together, value.shape[dim : dim + 1]))
+        changed |= keep_along(value, dim, together)
     return changed
 
 
@@ -66,7 +73,7 @@ def agree_aligned(values: list[Value], apart: Shape = ()) -> bool:
         if back in apart:
             for value, dim in places:
                 if value.axes is not None and dim in value.axes:
-                    changed |= keep_along(value, dim, np.ones(value.shape[dim], bool))
+                    changed |= keep_all_along(value, dim)
         else:
             changed |= agree_along(places)
     return changed

@@ -1,11 +1,11 @@
-"""`F.embedding`: a column of the table that holds one number is a constant channel."""
+"""`F.embedding`, or a stored table that is indexed: a column that holds one number is a constant channel."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import nn
 
 from diffsparse.compaction.actions import TensorSlice
-from diffsparse.compaction.graph import NO_CHANNELS, Graph, Node, every, indices, some
+from diffsparse.compaction.graph import NO_CHANNELS, Graph, Node, Value, every, indices, some
 from diffsparse.compaction.rules.base import Rule, argument, numbers_along, read_all
 from diffsparse.compaction.rules.layer import Layer, LayerRule
 
@@ -14,7 +14,7 @@ class Embedding(LayerRule):
     """A layer without inputs to choose from: rows are the columns of its table."""
 
     reason = "a table that is computed, or changed by looking something up"
-    modules = (nn.Embedding,)
+    modules: ClassVar[tuple[type[nn.Module] | str, ...]] = (nn.Embedding,)
     roles = ("weight",)
 
     def infer(self, node: Node, graph: Graph) -> bool:
@@ -51,6 +51,23 @@ class Embedding(LayerRule):
 
     def true_attributes(self, module: Any) -> dict[str, int]:
         return {"embedding_dim": module.weight.shape[1]}
+
+
+class Lookup(Embedding):
+    """`table[index]`, as in a bias for relative positions with one column per head."""
+
+    modules = ()
+
+    def infer(self, node: Node, graph: Graph) -> bool:
+        if node.op != "getitem" or len(node.inputs) != 2 or not isinstance(node.args[1], Value):
+            return False
+        table, index = node.inputs
+        picks_rows = len(table.shape) == 2 and node.output.shape == (*index.shape, table.shape[1])
+        return picks_rows and table.parameter is not None and super().infer(node, graph)
+
+    def operand_and_tensors(self, node: Node) -> tuple[Value, dict[str, Any]]:
+        table, index = node.inputs
+        return index, {"weight": table}
 
 
 OPERATORS: dict[str, Rule] = {"embedding": Embedding()}

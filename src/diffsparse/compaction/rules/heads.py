@@ -6,7 +6,7 @@ import numpy as np
 
 from diffsparse.compaction.graph import Node, Value
 from diffsparse.compaction.rules.base import pin, widen
-from diffsparse.compaction.rules.dimensions import keep_along, keep_whole, widen_both
+from diffsparse.compaction.rules.dimensions import keep_all_along, keep_whole, widen_both
 
 _RESHAPES = frozenset({"view", "reshape", "unflatten"})
 _PIECES = frozenset({"split", "chunk", "tensor_split"})
@@ -28,16 +28,12 @@ def follow_heads(node: Node, base: Value, numbers: Any) -> bool:
         changed |= widen_both(base, out, out.taken_from[1]) or keep_whole(out)  # type: ignore[index]
         if node.op in _RESHAPES and out.axes is not None and len(out.axes) > 1:
             # what is within a head stays
-            changed |= _keep_all_along(out, out.axes[-1])
+            changed |= keep_all_along(out, out.axes[-1])
     if node.op in _PIECES:
         return _pieces_alike(node) or changed
     if node.op in _INDEXING:
         return _keep_indexed(node, numbers) or changed
     return changed
-
-
-def _keep_all_along(value: Value, dim: int) -> bool:
-    return keep_along(value, dim, np.ones(value.shape[dim], bool))
 
 
 def _pieces_alike(node: Node) -> bool:
@@ -68,9 +64,9 @@ def _keep_indexed(node: Node, numbers: Any) -> bool:
             if source.shape[axis] == out.shape[dim] and np.array_equal(there, here)
         }
         for axis in {*places} - {axis for axis, _ in passed}:
-            changed |= _keep_all_along(source, axis)
+            changed |= keep_all_along(source, axis)
         for dim in {*own} - {dim for _, dim in passed}:
-            changed |= _keep_all_along(out, dim)
+            changed |= keep_all_along(out, dim)
     return changed
 
 

@@ -55,6 +55,8 @@ class Layer:
     """Layers with the same weights, this one included; empty if there is no other."""
     pinned: bool = False
     """Whether anything else uses its weights, too."""
+    borrows: bool = False
+    """Whether it is free although others use its weight: that stays whole, and the layer picks its part."""
     mapped_rows: Mask | None = None
     """Outputs that vary with the position only, where an expand can put them."""
     mapped_columns: Mask | None = None
@@ -257,6 +259,8 @@ class LayerRule(Rule):
         made = {}
         rows = {} if every_row else {0: indices(layer.rows)}
         for role, name in layer.names.items():
+            if role == "weight" and layer.borrows:
+                continue
             shape, cut = list(layer.held(role, graph).shape), rows
             if role == "weight" and layer.groups > 1:
                 made[name] = grouped_slice(layer, shape)

@@ -75,11 +75,11 @@ class Linear(LayerRule):
     def needs(self, node: Node) -> None:
         layer, out = node.layer, node.output
         layer.rows = layer.computed_rows() if layer.free else out.need.copy()
-        layer.columns = self._reads(layer, layer.rows)
+        layer.columns = self.reads(layer, layer.rows)
         if layer.mapped_columns is not None and some(layer.rows) and not some(layer.columns):
             # there is no convolution without inputs
             layer.mapped_columns = None
-            layer.columns = self._reads(layer, layer.rows)
+            layer.columns = self.reads(layer, layer.rows)
         layer.columns = with_one_constant(layer, layer.columns)
         if layer.groups > 1:
             even = regular(layer.rows, layer.columns, layer.groups)
@@ -89,7 +89,8 @@ class Linear(LayerRule):
                 layer.rows, layer.columns = even
         layer.read_operand()
 
-    def _reads(self, layer: Layer, rows: Mask) -> Mask:
+    def reads(self, layer: Layer, rows: Mask) -> Mask:
+        """Inputs that matter to these rows."""
         live = self._live_inputs(layer, layer.fixed_inputs, layer.folds and layer.free)
         live = without(live, layer.mapped_columns)
         if layer.pairs is None:

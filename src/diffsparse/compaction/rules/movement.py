@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from itertools import accumulate
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -12,6 +12,7 @@ from diffsparse.compaction.graph import Graph, Mask, Node, Shape, Value
 from diffsparse.compaction.rules.assembly import Joined
 from diffsparse.compaction.rules.base import EachChannel, Rule, argument, pin, unite, widen
 from diffsparse.compaction.rules.dimensions import widen_both
+from diffsparse.compaction.rules.embedding import Lookup
 from diffsparse.compaction.rules.heads import follow_heads
 
 
@@ -24,6 +25,7 @@ class Movement(Rule):
     """
 
     reason = "channels are picked or regrouped by position"
+    otherwise: ClassVar[Rule | None] = Lookup()
     follows_vectors = True
 
     def infer(self, node: Node, graph: Graph) -> bool:
@@ -210,7 +212,11 @@ def names_sizes(node: Node) -> bool:
         return False
     # what has one long dimension fits a shape of one dimension at any width
     sizes = node.args[1] if isinstance(node.args[-1], tuple) else node.args[1:]
-    return bool(node.kwargs) or node.op == "unflatten" or any(size not in (1, -1) for size in sizes)
+    if node.kwargs or node.op == "unflatten":
+        return True
+    # where the size along the channels is to be found out, it is not written
+    found = node.op != "expand" and node.output.axis is not None and sizes[node.output.axis] == -1
+    return not found and any(size not in (1, -1) for size in sizes)
 
 
 _MOVE_ENTRIES = [

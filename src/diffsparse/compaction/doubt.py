@@ -1,0 +1,100 @@
+"""Facts that hold at one size of the input and not at another: code may pad or branch by sizes."""
+
+from collections import Counter
+from collections.abc import Hashable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from diffsparse.compaction.graph import Graph, Node, Value, some
+
+
+class _Places:
+    """Where nodes of a recording stand, in terms that another recording of the same model shares."""
+
+    def __init__(self) -> None:
+        self._calls: dict[int, tuple[str, int]] = {}
+        self._names, self._seen = Counter[str](), Counter[Hashable]()
+
+    def of(self, node: Node) -> Hashable:
+        """The module that runs, which of its calls it is, the operator, and how often that ran in this call before."""
+        place = *self.call(node), node.op
+        self._seen[place] += 1
+        return *place, self._seen[place]
+
+    def call(self, node: Node) -> tuple[str, int]:
+        """The name of the module that runs, and which of its calls it is."""
+        name = "" if node.call is None else node.call.name
+        if id(node.call) not in self._calls:
+            self._calls[id(node.call)] = name, self._names[name]
+            self._names[name] += 1
+        return self._calls[id(node.call)]
+
+
+class Doubts:
+    """What one recording takes for the same everywhere and another one, at another size, does not.
+
+    Where a module runs other operations at the other size, it branches by sizes. What it would do at a third one is not
+    known, so modules of its class are trusted with zeros only.
+
+    Args:
+        graph: the recording to doubt.
+        other: that at another size.
+    """
+
+    def __init__(self, graph: Graph, other: Graph) -> None:
+        places = _Places()
+        self._others = {places.of(node): node for node in other.nodes}
+        self._places = _Places()
+        self._branching = _branching(graph, other)
+        self.raised = False
+        """Whether any fact was given up."""
+
+    @contextmanager
+    def about(self, node: Node) -> Iterator[None]:
+        """While its rule describes the node: give up what is not so elsewhere. For all nodes, in their order."""
+        elsewhere = self._others.get(self._places.of(node))
+        self._raise(node, node.inputs, [] if elsewhere is None else elsewhere.inputs)
+        yield
+        self._raise(node, node.outputs, [] if elsewhere is None else elsewhere.outputs)
+
+    def _raise(self, node: Node, values: list[Value], others: list[Value]) -> None:
+        tracked = [value.parameter is None and value.axes is not None for value in values]
+        for value, other, counts in zip(values, others, tracked, strict=False):
+            if counts:
+                self._compare(value, other)
+        if _kind(node) in self._branching:
+            for value, counts in zip(values, tracked, strict=True):
+                if counts and value.depends_on_input:
+                    self._give_up(value, value.numbers == 0)
+
+    def _compare(self, value: Value, other: Value) -> None:
+        if other.axes != value.axes or other.channels != value.channels:
+            self._give_up(value, np.zeros(value.channels, bool))
+        else:
+            self._give_up(value, other.fixed & np.isclose(other.numbers, value.numbers, rtol=1e-9, atol=0))
+        if value.same_as is not None and other.same_as is None:
+            value.same_as, self.raised = None, True
+
+    def _give_up(self, value: Value, agreed: Any) -> None:
+        """Of what is fixed, only what is agreed on stays."""
+        if some(value.fixed & ~agreed):
+            value.fixed, value.known, self.raised = value.fixed & agreed, False, True
+
+
+def _kind(node: Node) -> type | None:
+    return None if node.call is None else type(node.call.module)
+
+
+def _branching(graph: Graph, other: Graph) -> set[type | None]:
+    """Classes of modules that do not run the same operations in both recordings."""
+    found: list[dict[tuple[str, int], list[str]]] = []
+    kinds: dict[tuple[str, int], type | None] = {}
+    for recording in (graph, other):
+        places, ran = _Places(), dict[tuple[str, int], list[str]]()
+        for node in recording.nodes:
+            ran.setdefault(places.call(node), []).append(node.op)
+            kinds[places.call(node)] = _kind(node)
+        found.append(ran)
+    return {kinds[call] for call in {*found[0], *found[1]} if found[0].get(call) != found[1].get(call)}

@@ -1,0 +1,72 @@
+"""A model recorded on an example, as far as what the recording relies on is true at other sizes."""
+
+from collections.abc import Collection
+from typing import Any
+
+from torch import nn
+
+from diffsparse.compaction.capture import capture
+from diffsparse.compaction.doubt import Doubts
+from diffsparse.compaction.graph import Graph
+from diffsparse.compaction.trust import assumes_something, untrusted_places
+from diffsparse.compaction.verify import copied, other_inputs, same_draws
+from diffsparse.example import Example
+from diffsparse.undisturbed import State
+
+
+def recorded(model: nn.Module, example: Example) -> tuple[Graph, Any]:
+    """The graph and the output of `model`, which must be in eval mode, on copies of the example."""
+    recorder = _Recorder(model, (example.args, example.kwargs))
+    try:
+        graph, output = recorder.at_example()
+    except Exception:
+        # if the model itself does not run, say so with the shapes
+        example.run(model)
+        raise
+    if assumes_something(graph):
+        recorder.untrusted = untrusted_places(graph, recorder.elsewhere())
+        if recorder.untrusted:
+            graph, output = recorder.at_example()
+    if _may_depend_on_sizes(graph) and (other := recorder.elsewhere()) is not None:
+        doubts = Doubts(graph, other)
+        again, output = recorder.at_example(doubts)
+        graph = again if doubts.raised else graph
+    return graph, output
+
+
+class _Recorder:
+    """Records one model, which is left as it was, at the size of its example and at another one."""
+
+    def __init__(self, model: nn.Module, inputs: Any) -> None:
+        self._model, self._inputs, self._state = model, inputs, State(model)
+        self.untrusted: Collection[int] = ()
+        """Places of nodes whose numbers may be others at another size."""
+
+    def at_example(self, doubts: Doubts | None = None) -> tuple[Graph, Any]:
+        """The graph and the output."""
+        return self._captured(self._inputs, doubts)
+
+    def elsewhere(self) -> Graph | None:
+        """The graph for the most telling input that the model takes; None if it takes no other."""
+        for other in other_inputs(self._inputs):
+            try:
+                return self._captured(other)[0]
+            except Exception:
+                # whatever the user's model raises, it does not take this input
+                continue
+        return None
+
+    def _captured(self, inputs: Any, doubts: Doubts | None = None) -> tuple[Graph, Any]:
+        try:
+            with same_draws():
+                return capture(self._model, *copied(inputs), untrusted=self.untrusted, doubts=doubts)
+        finally:
+            # a model may adjust itself to what it is given
+            self._state.restore()
+
+
+def _may_depend_on_sizes(graph: Graph) -> bool:
+    """Whether code that asks for sizes sees constants other than zero, which it may pad, say."""
+    after = [node for node in graph.nodes if node.after_sizes]
+    seen = {id(v): v for node in after for v in (*node.inputs, *node.outputs) if v.depends_on_input}
+    return any(bool((value.fixed & (value.numbers != 0)).any()) for value in seen.values())

@@ -1,0 +1,107 @@
+"""Code that pads or branches by sizes: what is constant at one size is not taken for constant at another."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import diffsparse as ds
+from diffsparse.compaction.doubt import Doubts
+from diffsparse.compaction.recording import recorded
+from diffsparse.example import Example
+from tests.compaction.nets import randomise
+
+
+class Halves(nn.Module):
+    """Pads odd images with zeros in front of a convolution that leaves nothing over."""
+
+    def __init__(self, always: bool) -> None:
+        super().__init__()
+        self.conv, self.always = nn.Conv2d(6, 6, 2, 2), always
+
+    def forward(self, x: Tensor) -> Tensor:
+        odd = [size % 2 for size in x.shape[-2:]]
+        if any(odd) or self.always:
+            x = F.pad(x, (0, odd[1], 0, odd[0]))
+        y: Tensor = self.conv(x)
+        return y
+
+
+class Padded(nn.Module):
+    def __init__(self, always: bool, times: int = 1) -> None:
+        super().__init__()
+        self.first, self.norm = nn.Conv2d(3, 6, 1), nn.BatchNorm2d(6)
+        self.halves = nn.Sequential(*(Halves(always) for _ in range(times)))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.halves(self.norm(self.first(x)))
+        return y
+
+
+def with_constants(always: bool, times: int = 1) -> Padded:
+    model = randomise(Padded(always, times)).eval()
+    with torch.no_grad():
+        model.norm.weight[:3] = 0
+        model.norm.bias[:2], model.norm.bias[2] = 1.5, 0
+    return model
+
+
+def assert_same_everywhere(model: nn.Module, small: nn.Module) -> None:
+    for size in (8, 9, 10, 11, 13):
+        x = torch.randn(2, 3, size, size + 1, dtype=torch.float64)
+        with torch.no_grad():
+            assert torch.allclose(model(x), small(x), rtol=0, atol=1e-10), f"at {size}"
+
+
+def test_padding_at_some_sizes():
+    for always in (False, True):
+        for example in (8, 9):
+            model = with_constants(always)
+            small = ds.compact(model, torch.randn(2, 3, example, example, dtype=torch.float64))
+            assert small.fallbacks == ()
+            # zeros are zeros at every size; the other constants are not where images are padded
+            assert small.model.halves[0].conv.in_channels == 5
+            assert_same_everywhere(model, small.model)
+
+
+def test_a_branch_seen_in_one_module_is_expected_in_others_of_its_class():
+    model = with_constants(False, times=2)
+    with torch.no_grad():
+        model.halves[0].conv.weight[:2], model.halves[0].conv.bias[:2] = 0, 0.7
+    # at 16 and 5 pixels only the first of them pads, at 18 only the second
+    small = ds.compact(model, torch.randn(2, 3, 16, 16, dtype=torch.float64)).model
+    assert_same_everywhere(model, small)
+    x = torch.randn(2, 3, 18, 18, dtype=torch.float64)
+    assert torch.allclose(model(x), small(x), atol=1e-10)
+
+
+def test_without_questions_about_sizes_nothing_is_recorded_again(monkeypatch):
+    runs = []
+    monkeypatch.setattr(Doubts, "__init__", lambda self, *graphs: runs.append(graphs))
+    model = nn.Sequential(nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4), nn.Conv2d(4, 2, 3)).double().eval()
+    model[1].weight.data[0] = 0
+    model[1].bias.data[0] = 1
+    ds.compact(model, torch.randn(2, 3, 8, 8, dtype=torch.float64))
+    assert runs == []
+
+
+class Adjusts(nn.Module):
+    """Remembers the smallest image that it has seen, as windows of attention do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.window, self.conv = 6, nn.Conv2d(3, 4, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.window = min(self.window, x.shape[-1])
+        y: Tensor = self.conv(x)[..., : self.window]
+        return y
+
+
+def test_a_run_leaves_no_trace_in_the_compact_model():
+    model = Adjusts().double().eval()
+    model.conv.weight.data[0] = 0
+    small = ds.compact(model, torch.randn(1, 3, 5, 5, dtype=torch.float64)).model
+    assert (model.window, small.window) == (6, 6)
+    copy = Adjusts().double().eval()
+    recorded(copy, Example.of(torch.randn(1, 3, 5, 5, dtype=torch.float64)))
+    assert copy.window == 6
