@@ -127,6 +127,18 @@ def test_a_layer_that_reads_nothing_else_keeps_its_inputs() -> None:
     same_everywhere(Beside().eval(), small.model)
 
 
+class WithoutMaps(Separable):
+    without_maps = True
+
+
+def test_a_module_may_want_none() -> None:
+    model: Any = randomise(WithoutMaps())
+    killed(model.first, 1, 3, 4, 7, shift=None)
+    small = ds.compact(model, images(2, 9, 9))
+    same_everywhere(model, small.model)
+    assert small.model.point.in_channels == 8
+
+
 def test_sizes_that_a_module_around_knows() -> None:
     """Behind a stride the last pixels tell no more how many there were."""
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from diffsparse.compaction.constants import LARGEST, constants_of
 from diffsparse.compaction.evaluate import HANDLERS, evaluate
-from diffsparse.compaction.graph import Graph, Mask, Node, Value, every, some
+from diffsparse.compaction.graph import Call, Graph, Mask, Node, Value, every, some
 from diffsparse.compaction.patterns import Pattern
 from diffsparse.compaction.rules.layer import Layer
 from diffsparse.compaction.rules.pointwise import Pointwise
@@ -42,7 +42,7 @@ class ChannelMaps:
     def leave_to_maps(self, node: Node, layer: Layer) -> None:
         """Note in `layer` what maps can do for it; groups that are filled up need all that they hold."""
         call, out, source = layer.call, node.output, layer.input
-        if call is None or layer.twins or not node.rule.is_all_of(call, node):
+        if call is None or layer.twins or not node.rule.is_all_of(call, node) or _is_without_maps(call):
             return
         if len(out.mapped) and (layer.groups == 1 or layer.is_depthwise):
             layer.mapped_rows = out.mapped if self._constants.anchor_of(call, self.of(out)) is not None else None
@@ -136,6 +136,16 @@ def channel_maps_of(graph: Graph) -> ChannelMaps:
     if graph.maps is None:
         graph.maps = ChannelMaps(graph)
     return graph.maps
+
+
+def _is_without_maps(call: Call) -> bool:
+    """Whether a module around the call says that its layers shall have none, by an attribute `without_maps`."""
+    around: Call | None = call
+    while around is not None:
+        if getattr(type(around.module), "without_maps", False):
+            return True
+        around = around.parent
+    return False
 
 
 def _reading_only(layer: Layer, known: Mask) -> Mask | None:

@@ -100,6 +100,9 @@ class WiredStage(nn.Module):
 class OrdinaryStage(nn.Module):
     """A stage whose edges are settled: the weights of one 1x1 convolution for each target group."""
 
+    without_maps = True
+    """The fast form takes weights, biases and constants of its layers, but no maps."""
+
     def __init__(self, nodes: nn.ModuleList, matrices: Sequence[Tensor]) -> None:
         super().__init__()
         self.nodes = nodes
