@@ -23,7 +23,7 @@ class State:
     Args:
         models: whose state it is.
         hooks: whether to look at what their hooks hold, too; not for hooks that are there to note something.
-        own_code: whether to look only at modules with code of the user's own: in eval mode, those of torch change nothing.
+        own_code: whether to look only at modules with the user's own code: in eval mode, torch's own change nothing.
 
     Example:
         >>> layer = nn.Linear(2, 2)
