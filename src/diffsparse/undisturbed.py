@@ -23,6 +23,7 @@ class State:
     Args:
         models: whose state it is.
         hooks: whether to look at what their hooks hold, too; not for hooks that are there to note something.
+        own_code: whether to look only at modules with the user's own code: in eval mode, torch's own change nothing.
 
     Example:
         >>> layer = nn.Linear(2, 2)
@@ -35,18 +36,20 @@ class State:
         ([], False)
     """
 
-    def __init__(self, *models: nn.Module, hooks: bool = False) -> None:
+    def __init__(self, *models: nn.Module, hooks: bool = False, own_code: bool = False) -> None:
         modules = [module for model in models for module in modules_by_name(model).values()]
+        # some libraries put hooks into a model when it first runs, and note in an attribute that they did
+        self._hooks = [
+            (each, tuple(each)) for module in modules for each in (module._forward_hooks, module._forward_pre_hooks)
+        ]
+        if own_code:
+            modules = [module for module in modules if not type(module).__module__.startswith("torch.nn.modules.")]
         self._modules = [(module, type(module), dict(vars(module))) for module in modules]
         self._buffers = [
             (module, name, buffer, _numbers(buffer))
             for module in modules
             for name, buffer in module._buffers.items()
             if buffer is not None
-        ]
-        # some libraries put hooks into a model when it first runs, and note in an attribute that they did
-        self._hooks = [
-            (each, tuple(each)) for _, _, held in self._modules for each in _HOOKS_OF(held) if isinstance(each, dict)
         ]
         self._contents: dict[int, tuple[Any, Any]] = {}
         for _, _, held in self._modules:

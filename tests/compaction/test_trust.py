@@ -5,12 +5,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import diffsparse as ds
-from diffsparse.compaction.trust import EVERYWHERE, doubts_about
-from diffsparse.example import Example
+from diffsparse.compaction.trust import EVERYWHERE, assumes_something, untrusted_places
 from tests.compaction.nets import randomise, same
 from tests.compaction.tiny import recorded
 
-X = torch.randn(2, 3, 16, dtype=torch.float64)
+X, LONGER = torch.randn(2, 3, 16, dtype=torch.float64), torch.randn(3, 3, 17, dtype=torch.float64)
 
 
 class Scaled(nn.Module):
@@ -48,9 +47,9 @@ class Branching(Scaled):
 def test_numbers_that_differ_are_doubted_alone() -> None:
     model = randomise(Scaled())
     graph = recorded(model, X)
-    doubts = doubts_about(model, Example.of(X), graph)
-    assert {graph.nodes[place].op for place in doubts} <= {"sub", "rsub"}
-    assert doubts
+    places = untrusted_places(graph, recorded(model, LONGER))
+    assert {graph.nodes[place].op for place in places} <= {"sub", "rsub"}
+    assert places
 
 
 def test_what_is_beside_them_is_followed() -> None:
@@ -66,11 +65,15 @@ def test_what_is_beside_them_is_followed() -> None:
 
 def test_weights_that_differ_make_all_doubtful() -> None:
     model = randomise(OfLength())
-    assert doubts_about(model, Example.of(X), recorded(model, X)) is EVERYWHERE
+    assert untrusted_places(recorded(model, X), recorded(model, LONGER)) is EVERYWHERE
     small = ds.compact(model, X)
     assert same(model, small.model, torch.randn(3, 3, 7, dtype=torch.float64))
 
 
 def test_nothing_assumed_nothing_doubted() -> None:
     model = randomise(nn.Sequential(nn.Conv1d(3, 4, 1), nn.BatchNorm1d(4)))
-    assert not doubts_about(model, Example.of(X), recorded(model, X))
+    assert not assumes_something(recorded(model, X))
+
+
+def test_nothing_is_trusted_that_cannot_be_compared() -> None:
+    assert untrusted_places(recorded(randomise(Scaled()), X), None) is EVERYWHERE

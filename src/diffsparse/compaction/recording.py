@@ -38,7 +38,7 @@ class _Recorder:
     """Records one model, which is left as it was, at the size of its example and at another one."""
 
     def __init__(self, model: nn.Module, inputs: Any) -> None:
-        self._model, self._inputs, self._state = model, inputs, State(model)
+        self._model, self._inputs, self._state = model, inputs, State(model, own_code=True)
         self.untrusted: Collection[int] = ()
         """Places of nodes whose numbers may be others at another size."""
 

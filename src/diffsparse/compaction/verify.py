@@ -131,7 +131,7 @@ class Trials:
 
     def largest_difference(self, compacted: nn.Module) -> float:
         """Largest relative difference of the outputs."""
-        state = State(compacted)
+        state = State(compacted, own_code=True)
         with NumbersUsed() as used:
             apart = difference(self._answer, run_on_copies(compacted, self._example))
         if self._numbers is not None:
