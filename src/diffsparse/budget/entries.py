@@ -103,10 +103,10 @@ class GateEntries:
         """The entries of the same gates in another model, where some gates may be smaller or gone."""
         return GateEntries({name: gate for name, gate in named_gates(model) if name in self.gates})
 
-    def random_patterns(self, count: int) -> list[Mask]:
-        """Patterns in which a random third of each group is dead; the same each time."""
-        draw = np.random.default_rng(0)
-        living = -(-2 * self.sizes // 3)
+    def random_patterns(self, count: int, dead: int = 3) -> list[Mask]:
+        """Patterns in which a random one in `dead` entries of each group is dead; the same each time."""
+        draw = np.random.default_rng(dead)
+        living = np.maximum(self.sizes - np.maximum(self.sizes // dead, 1), 1)
         patterns = []
         for _ in range(count):
             order = np.lexsort((draw.random(self.count), self.group))
