@@ -8,7 +8,7 @@ from diffsparse.budget.entries import GateEntries
 from diffsparse.budget.limits import Mask, Numbers, cost_numbers
 from diffsparse.budget.probing import Probe
 from diffsparse.example import Example
-from diffsparse.measuring import measure
+from diffsparse.measuring import measure, samples
 
 FEWEST, FEWEST_PER_BIT = 10, 3
 """Recordings with random entries dead: so many, and so many more per two bits that it takes to number the entries."""
@@ -21,9 +21,10 @@ class CostModel:
 
     .. math:: c = c_0 + \sum_l A_l\, r_l\, c_l + B_l\, r_l
 
-    with r live outputs and c live inputs of layer l, or of a product of activations as in attention. Which output or input follows which entry is seen from a few
-    recordings with random entries dead, so whatever compaction can follow counts: residual streams, concatenations,
-    flattening, depthwise convolutions. A channel that follows no single entry counts as alive.
+    with r live outputs and c live inputs of layer l, or of a product of activations, as in attention. Which output or
+    input follows which entry is seen from a few recordings with random entries dead, so whatever compaction can follow
+    counts: residual streams, concatenations, flattening, depthwise convolutions, heads. A channel that follows no
+    single entry counts as alive.
 
     Args:
         model: the gated model; it is left as it is.
@@ -33,8 +34,11 @@ class CostModel:
 
     def __init__(self, model: nn.Module, example: Example, entries: GateEntries) -> None:
         probe, everything = Probe(model, example, entries), np.ones(entries.count, bool)
-        self.measured = measure(probe.with_alive(everything), example.inputs, latency=False)
+        network = probe.with_alive(everything)
+        self.measured = measure(network, example.inputs, latency=False)
         """The network with every entry alive."""
+        self.samples = samples(network, example, self.measured.macs)
+        """How many samples the MACs are for."""
         self.whole = cost_numbers(self.measured)
         """MACs, parameters and bytes with every entry alive."""
         parts = probe.parts()

@@ -93,6 +93,15 @@ class GateEntries:
             rank = gate.magnitudes().argsort(stable=True, dim=-1).argsort(-1)
             gate.scale_magnitudes(distance * rank)
 
+    @torch.no_grad()
+    def scale(self, logarithms: Numbers) -> None:
+        """Multiply the magnitude of each entry by the exponential of its number."""
+        start = 0
+        for gate in self.gates.values():
+            part, start = logarithms[start : start + gate.alpha.numel()], start + gate.alpha.numel()
+            if part.any():
+                gate.scale_magnitudes(torch.from_numpy(part).view(-1, gate.group_size).to(gate.alpha))
+
     def one_per_group(self) -> Mask:
         """The first entry of each group alive."""
         mask = np.zeros(self.count, bool)

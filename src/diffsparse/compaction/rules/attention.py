@@ -58,8 +58,7 @@ class Attention(Rule):
 
     def macs(self, node: Node, graph: Graph) -> tuple[int, int]:
         """Queries times keys, and the result times values, for each head."""
-        query, key, value = node.details
-        out = node.output
+        (query, key, _), out = node.details, node.output
         each = prod(out.shape[:-1]) * key.shape[-2]
         before = each * (query.shape[-1] + out.shape[-1])
         dim = len(out.shape) - 3
