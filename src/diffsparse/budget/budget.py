@@ -1,16 +1,17 @@
 """`Budget`: half the MACs, please."""
 
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from diffsparse.budget.cost_model import CostModel
-from diffsparse.budget.entries import GateEntries
+from diffsparse.budget.entries import GateEntries, steered_gates
 from diffsparse.budget.exact import Exact
 from diffsparse.budget.limits import METRICS, Limits, Numbers, cost_numbers
 from diffsparse.budget.look import Look
@@ -23,10 +24,10 @@ from diffsparse.compaction import Compacted, Plan, apply_plan, compact
 from diffsparse.compaction.materialise import check_model, materialise
 from diffsparse.errors import SparsityError, SparsityWarning, require_number, require_whole
 from diffsparse.example import Example
-from diffsparse.gates import Gate, chosen_gates
 from diffsparse.gating import warn_of_idle_gates
 from diffsparse.penalties import Norm
 from diffsparse.selection import Selection
+from diffsparse.sharding import gathered, holds_shards, require_whole_model
 
 STRENGTH = 4e-4
 """Lambda of the pressure at first."""
@@ -95,6 +96,7 @@ class Budget:
         strength: float = STRENGTH,
         weighted: bool = True,
     ) -> None:
+        require_whole_model(model, "make the budget first, then shard the model")
         self.model = check_model(model)
         self.example = Example.of(example_inputs)
         self.steps = require_whole("steps", steps, low=1)
@@ -103,7 +105,7 @@ class Budget:
         parts = require_whole("shrinks", shrinks, low=1)
         self._shrinks_at = {max(1, round(self.due * part / parts)) for part in range(1, parts + 1)}
         self._every = max(1, min(EVERY, self.due // LOOKS))
-        gates, self._frozen = _trained(chosen_gates(self.model, only))
+        gates, self._frozen = steered_gates(self.model, only)
         warn_of_idle_rgf(self.model, self.example, gates)
         if parts > 1:
             check_can_regate(self.model)
@@ -124,7 +126,11 @@ class Budget:
         """Every look, the first to the last."""
 
     def _exact(self) -> Exact:
-        return Exact(self.model, self.example, self._steering.entries)
+        return Exact(self._whole(), self.example, self._steering.entries)
+
+    def _whole(self) -> nn.Module:
+        """The model, or a copy of it that is not sharded; a step that needs it is the same step in all processes."""
+        return gathered(self.model) if holds_shards(self.model) else self.model
 
     @property
     def small(self) -> Compacted[Any]:
@@ -145,14 +151,16 @@ class Budget:
         """The term to add to the loss: a scalar, zero once the cost is reached."""
         if self.finished:
             self._warn_of_extra_steps(self._step + 1)
-            return next(self.model.parameters()).new_zeros(())
+            like = next(self.model.parameters())
+            return torch.zeros((), dtype=like.dtype, device=like.device)
         return self._pressure.term(self._steering.weights)
 
     def step(self, *optimizers: Optimizer | Iterable[Optimizer]) -> bool:
         """Look and steer; call it after each step of the optimiser, with all optimisers of the model.
 
         When it is time, this makes model and optimisers small in place, verified on a copy first. It returns True then:
-        wrap the model in DistributedDataParallel again, and make anew what holds parameters of the old shape.
+        wrap the model in DistributedDataParallel again, and make anew what holds parameters of the old shape. A model
+        that is sharded stays as it is: shard `small.model`, and make an optimiser for it.
         """
         given = given_optimizers(optimizers)
         if not given:
@@ -195,7 +203,13 @@ class Budget:
         return dict(zip(METRICS, (cost / self._costs.whole).tolist(), strict=True))
 
     def _shrink(self, optimizers: Sequence[Optimizer]) -> bool:
-        small, last = compact(self.model, self.example.inputs), self._step == self.due
+        model, last = self._whole(), self._step == self.due
+        if model is not self.model and not last:
+            raise SparsityError("a sharded model becomes small once, when the budget is due; give shrinks=1")
+        small = compact(model, self.example.inputs)
+        if model is not self.model:
+            # its user shards the small one
+            self.model, optimizers = model, ()
         regated = None if last else regate(self.model, small)
         if regated is not None and not self._can_go_on(regated):
             return False
@@ -280,11 +294,3 @@ class Budget:
         now = ", ".join(f"{name} {share:.1%}" for name, share in self.cost.items())
         left = f"; {len(self._frozen)} frozen gate(s) left alone" if self._frozen else ""
         return f"Budget({asked}; {state}; now {now}{left})"
-
-
-def _trained(gates: Mapping[str, Gate]) -> tuple[dict[str, Gate], list[str]]:
-    """The gates whose thresholds are trained, and the names of the others; raises if there are only others."""
-    trained = {name: gate for name, gate in gates.items() if not gate.frozen}
-    if not trained:
-        raise SparsityError("all gates are frozen, and a budget leaves frozen gates alone; unfreeze some of them")
-    return trained, [name for name in gates if name not in trained]

@@ -9,8 +9,9 @@ from torch import Tensor, nn
 
 from diffsparse.budget.limits import Mask, Numbers
 from diffsparse.errors import SparsityError
-from diffsparse.gates import Gate, named_gates
+from diffsparse.gates import Gate, chosen_gates, named_gates
 from diffsparse.gates.vector import VectorGate
+from diffsparse.selection import Selection
 
 
 class GateEntries:
@@ -134,6 +135,15 @@ class GateEntries:
             copied = model.get_submodule(name)
             assert isinstance(copied, VectorGate)
             copied.set_alive(part.view(-1, gate.group_size))
+
+
+def steered_gates(model: nn.Module, only: Selection | None) -> tuple[dict[str, Gate], list[str]]:
+    """The gates that `only` chooses and that are trained, and the names of frozen ones; raises if all are frozen."""
+    chosen = chosen_gates(model, only)
+    trained = {name: gate for name, gate in chosen.items() if not gate.frozen}
+    if not trained:
+        raise SparsityError("all gates are frozen, and a budget leaves frozen gates alone; unfreeze some of them")
+    return trained, [name for name in chosen if name not in trained]
 
 
 def _joined(parts: list[Tensor]) -> Any:

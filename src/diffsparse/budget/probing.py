@@ -17,7 +17,7 @@ from diffsparse.compaction.materialise import materialise
 from diffsparse.compaction.pipeline import recorded
 from diffsparse.compaction.rules.base import Rule
 from diffsparse.compaction.rules.layer import Layer
-from diffsparse.errors import SparsityWarning
+from diffsparse.errors import SparsityError, SparsityWarning
 from diffsparse.example import Example
 
 NOTHING = np.zeros(0, bool)
@@ -46,6 +46,7 @@ class Probe:
     def __init__(self, model: nn.Module, example: Example, entries: GateEntries) -> None:
         self._model, self._example, self._entries = duplicate(model).eval(), example, entries
         self._heads: bool | None = None
+        self._sizes: list[tuple[int, int]] = []
 
     def with_alive(self, alive: Mask) -> nn.Module:
         """The ordinary model in which these entries live."""
@@ -55,13 +56,25 @@ class Probe:
     def parts(self) -> list[Part]:
         """Every layer and product with its cost, while all entries live."""
         graph, nodes, _ = self._look(np.ones(self._entries.count, bool))
+        self._sizes = [(len(rows), len(columns)) for rows, columns in map(_masks, nodes)]
         stored = {name for name, tensor in graph.tensors.items() if isinstance(tensor, nn.Parameter)}
         return [_product(node, graph) if node.layer is None else _layer(node, graph, stored) for node in nodes]
 
     def masks(self, alive: Mask) -> list[tuple[Mask, Mask]]:
-        """Which outputs and inputs of each part stay if these entries live."""
+        """Which outputs and inputs of each of the `parts` stay if these entries live."""
         _, nodes, gone = self._look(alive)
-        return [_masks(node, stays=id(node) not in gone) for node in nodes]
+        if len(nodes) != len(self._sizes):
+            raise SparsityError(
+                f"{type(self._model).__name__} runs other layers while some channels are dead; a budget needs a model "
+                "that always runs the same ones"
+            )
+        masks = []
+        for node, sizes in zip(nodes, self._sizes, strict=True):
+            found = [np.zeros(size, bool) for size in sizes] if id(node) in gone else _masks(node)
+            # what is tracked only sometimes counts as alive
+            rows, columns = (m if len(m) == n else np.ones(n, bool) for m, n in zip(found, sizes, strict=True))
+            masks.append((rows, columns))
+        return masks
 
     def _look(self, alive: Mask) -> tuple[Graph, list[Node], set[int]]:
         """The recording, its layers and products, and those of them that leave with their module."""
@@ -81,12 +94,10 @@ class Probe:
         return live_macs(self._model, self._example.inputs) == small.after.macs
 
 
-def _masks(node: Node, *, stays: bool) -> tuple[Mask, Mask]:
+def _masks(node: Node) -> tuple[Mask, Mask]:
     if node.layer is None:
-        rows, columns = node.output.keep if node.output.axes is not None else NOTHING, NOTHING
-    else:
-        rows, columns = node.layer.rows, node.layer.columns if node.layer.mixes else NOTHING
-    return (rows.copy(), columns.copy()) if stays else (np.zeros_like(rows), np.zeros_like(columns))
+        return node.output.keep.copy() if node.output.axes is not None else NOTHING, NOTHING
+    return node.layer.rows.copy(), node.layer.columns.copy() if node.layer.mixes else NOTHING
 
 
 def _layer(node: Node, graph: Graph, stored: set[str]) -> Part:
