@@ -43,7 +43,7 @@ def replicate_gates(model: nn.Module, group: Any = None) -> set[nn.Parameter]:
             distributed.all_reduce(parameter.grad, group=group)
 
     for parameter in gates:
-        parameter.register_post_accumulate_grad_hook(average)
+        parameter.register_post_accumulate_grad_hook(average)  # type: ignore[no-untyped-call]
     return gates
 
 

@@ -96,7 +96,9 @@ class Probe:
 
 def _masks(node: Node) -> tuple[Mask, Mask]:
     if node.layer is None:
-        return node.output.keep.copy() if node.output.axes is not None else NOTHING, NOTHING
+        out = node.output
+        # what nobody reads keeps a width all the same
+        return out.keep & out.need.any() if out.axes is not None else NOTHING, NOTHING
     return node.layer.rows.copy(), node.layer.columns.copy() if node.layer.mixes else NOTHING
 
 

@@ -111,7 +111,18 @@ def sliced_groups(
             kept = small.plan.tensors.get(name)
             states[parameter] = _sliced_state(name, optimizer.state.get(before, {}), before, parameter, kept)
     _keep_others(optimizer, {id(parameter) for parameter in old.values()}, groups, states)
+    for group in groups:
+        _complete_fused_momentum(group, states)
     return groups, {parameter: state for parameter, state in states.items() if state}
+
+
+def _complete_fused_momentum(group: dict[str, Any], states: dict[Tensor, dict[str, Any]]) -> None:
+    """Start what is new with a momentum of zero, if the kernel wants one for each parameter as soon as there are any."""
+    key, own = "momentum_buffer", [entry[-1] if isinstance(entry, tuple) else entry for entry in group["params"]]
+    if group.get("fused") and any(states.get(parameter, {}).get(key) is not None for parameter in own):
+        for parameter in own:
+            if states.setdefault(parameter, {}).get(key) is None:
+                states[parameter][key] = torch.zeros_like(parameter)
 
 
 def _baked_sources(small: Compacted[Any], old: Mapping[str, Tensor]) -> dict[str, Source]:
