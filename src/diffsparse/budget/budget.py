@@ -211,7 +211,7 @@ class Budget:
             # its user shards the small one
             self.model, optimizers = model, ()
         regated = None if last else regate(self.model, small)
-        if regated is not None and not self._can_go_on(regated):
+        if regated is not None and not self._can_go_on(small, regated):
             return False
         alive = int(self._steering.entries.alive().sum())
         self._adopt(small, regated, optimizers)
@@ -219,8 +219,14 @@ class Budget:
             self._note(cost_numbers(small.after), self._steering.limits, alive)
         return True
 
-    def _can_go_on(self, regated: Regated) -> bool:
-        """Whether the network, once small, could still become as small as the formula says; adaptors may prevent it."""
+    def _can_go_on(self, small: Compacted[Any], regated: Regated) -> bool:
+        """Whether the network, once small, could still end on the number.
+
+        It may be below it already, because the formula counts too much, and what is gone does not come back. Or it could
+        not become as small as the formula says, because of adaptors.
+        """
+        if self._steering.limits.excess(cost_numbers(small.after)) < 1:
+            return False
         kept = self._steering.entries.mask(regated.kept)
         entries = self._steering.entries.in_model(regated.small.model)
         pattern, alive = entries.random_patterns(1)[0], np.zeros(len(kept), bool)

@@ -76,6 +76,8 @@ class CostModel:
     def strongest_channel(self, layer: int, lasts: Numbers) -> list[int]:
         """The entries of the channel of a layer, numbered as by `empty_layers`, that lasts longest."""
         channels = self._channels_of(layer)
+        if not len(channels):
+            return []
         best = channels[np.argmax(np.append(lasts, np.inf)[channels].min(1))]
         return [int(entry) for entry in best if entry < len(lasts)]
 
