@@ -114,7 +114,8 @@ def test_all_optimisers_become_small(kind: str, shrinks: int) -> None:
             budget.step(*optimizers) if step % 2 else budget.step(optimizers)
     assert budget.finished
     assert set[int]().union(*map(held, optimizers)) == {id(p) for p in model.parameters()}
-    assert [group["lr"] for o in optimizers for group in o.param_groups] == [0.05 * (n + 1) for n in range(len(optimizers))]
+    rates = [group["lr"] for optimizer in optimizers for group in optimizer.param_groups]
+    assert rates == [0.05 * (n + 1) for n in range(len(optimizers))]
 
 
 def test_a_run_with_several_optimisers_is_resumed() -> None:

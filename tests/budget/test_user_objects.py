@@ -97,12 +97,16 @@ class Holding(nn.Module):
         return x
 
 
+def closure(layer: nn.Module) -> Callable[[Tensor], Tensor]:
+    return lambda x: layer(x)
+
+
 HOLDERS: dict[str, Callable[[list[Any]], Any]] = {
     "list": list,
     "tuple": tuple,
     "dict": lambda layers: {str(n): layer for n, layer in enumerate(layers)},
     "lambdas": lambda layers: [lambda x, layer=layer: layer(x) for layer in layers],
-    "closures": lambda layers: [(lambda layer: lambda x: layer(x))(layer) for layer in layers],
+    "closures": lambda layers: [closure(layer) for layer in layers],
     "partial": lambda layers: [partial(call_with, layer) for layer in layers],
     "bound methods": lambda layers: [layer.forward for layer in layers],
     "bound calls": lambda layers: [layer.__call__ for layer in layers],

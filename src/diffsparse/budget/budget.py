@@ -220,11 +220,8 @@ class Budget:
         return True
 
     def _can_go_on(self, small: Compacted[Any], regated: Regated) -> bool:
-        """Whether the network, once small, could still end on the number.
-
-        It may be below it already, because the formula counts too much, and what is gone does not come back. Or it could
-        not become as small as the formula says, because of adaptors.
-        """
+        """Whether the network, once small, could still end on the number, and become as small as the formula says."""
+        # what is gone does not come back; and adaptors may prevent that more goes
         if self._steering.limits.excess(cost_numbers(small.after)) < 1:
             return False
         kept = self._steering.entries.mask(regated.kept)

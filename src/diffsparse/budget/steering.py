@@ -151,7 +151,9 @@ class Steering:
     def _lift(self, alive: Mask) -> bool:
         """Raise entries that must live above those of their group that die before them; whether there were any."""
         _, below = self._extremes(np.where(alive, -np.inf, self._margins))
-        missing = np.where(alive & np.isfinite(self._margins), below[self.entries.group] - self._margins, -np.inf)
+        # what is exactly zero cannot be raised
+        margins = np.where(np.isfinite(self._margins), self._margins, np.inf)
+        missing = np.where(alive, below[self.entries.group] - margins, -np.inf)
         if not (missing > 0).any():
             return False
         self.entries.scale(np.where(missing > 0, missing + BESIDE, 0.0))

@@ -117,7 +117,7 @@ def sliced_groups(
 
 
 def _complete_fused_momentum(group: dict[str, Any], states: dict[Tensor, dict[str, Any]]) -> None:
-    """Start what is new with a momentum of zero, if the kernel wants one for each parameter as soon as there are any."""
+    """Start what is new with a momentum of zero, if the kernel wants one for each parameter once there is one."""
     key, own = "momentum_buffer", [entry[-1] if isinstance(entry, tuple) else entry for entry in group["params"]]
     if group.get("fused") and any(states.get(parameter, {}).get(key) is not None for parameter in own):
         for parameter in own:
