@@ -26,7 +26,7 @@ LINES = [
     },
     {"gates", "penalties"},
     {"gating", "nn"},
-    {"averaging", "budget", "checkpoint", "compaction", "export", "measuring"},
+    {"averaging", "budget", "checkpoint", "compaction", "export", "measuring", "sharding"},
     {"data", "models", "testing"},
     {"methods", "plot", "training"},
     {"graphs", "traffic", "wiring"},

@@ -36,6 +36,7 @@ from diffsparse.penalties import (
     ProximalStep,
     auto_strength,
 )
+from diffsparse.sharding import gathered, replicate_gates
 from diffsparse.version import __version__ as __version__
 
 __all__ = [
@@ -70,11 +71,13 @@ __all__ = [
     "compact",
     "export_onnx",
     "functional",
+    "gathered",
     "gating_report",
     "load",
     "measure",
     "parameter_groups",
     "register_rule",
+    "replicate_gates",
     "save",
     "slice_optimizer",
     "sparsify",

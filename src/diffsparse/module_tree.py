@@ -83,6 +83,12 @@ def memory_of(tensor: Tensor) -> int | None:
         return None
 
 
+def is_sharded(tensor: Tensor | None) -> bool:
+    """Whether `tensor` is spread over processes, as `fully_shard` leaves parameters while they do not compute."""
+    # not by its class, because importing that takes long, and if nobody has, nothing is sharded
+    return hasattr(tensor, "full_tensor")
+
+
 def lazy_tensor(model: nn.Module) -> str | None:
     """The name of a parameter or buffer that has no size before the model has run; None if there is none."""
     for name, module in modules_by_name(model).items():

@@ -354,6 +354,18 @@ def test_a_moving_average_follows_each_shrink(name: str, shrinks: int) -> None:
     torch.testing.assert_close(average.model.eval()(x), model.eval()(x), rtol=0.5, atol=0.2)
 
 
+def test_a_network_that_is_below_its_number_waits_until_it_is_due(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, x = gated("pre-activation")
+    budget = Budget(model, x[:2], macs=0.5, steps=4, due=1.0, shrinks=2)
+    optimizer = optimizer_of(model)
+    for _, gate in named_gates(model):
+        gate.alpha.data[2:] *= 1e-4
+    monkeypatch.setattr(budget._steering, "look", lambda *_: budget._steering.entries.alive())
+    # what became small now would be gone for good
+    assert [budget.step(optimizer) for _ in range(4)] == [False, False, False, True]
+    assert 0.4 < budget.cost["macs"] <= 0.5
+
+
 class Scaled(nn.Module):
     """A gate of one entry, which cannot die, beside one that can."""
 

@@ -40,7 +40,7 @@ def test_training_goes_on_with_the_state_of_what_is_left(name: str) -> None:
     alphas = {key: optimizer.state[gate.alpha]["momentum_buffer"].clone() for key, gate in gates.items()}
     betas = {key: optimizer.state[gate.beta]["momentum_buffer"].clone() for key, gate in gates.items()}
     found = regate(model, ds.compact(model, x[:2]))
-    shrink_in_place(model, found.with_gate_slices(), optimizer, gates_stay=True)
+    shrink_in_place(model, found.with_gate_slices(), [optimizer], gates_stay=True)
     for key, gate in named_gates(model):
         momentum = optimizer.state[gate.alpha]["momentum_buffer"]
         assert torch.equal(momentum, alphas[key][found.kept[key]])
@@ -54,7 +54,7 @@ def test_twice_small_is_saved_and_loaded_by_both_plans(tmp_path) -> None:
     model, x = with_zeros("pre-activation")
     model.eval()
     found = regate(model, ds.compact(model, x[:2]))
-    shrink_in_place(model, found.with_gate_slices(), None, gates_stay=True)
+    shrink_in_place(model, found.with_gate_slices(), gates_stay=True)
     model.stages[1][0].bn2.gate.set_alive(torch.arange(model.stages[1][0].bn2.num_features)[None] < 2)
     small = ds.compact(model, x[:2])
     assert len(small.plan.earlier) == 1

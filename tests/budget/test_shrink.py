@@ -48,7 +48,7 @@ def test_the_same_objects_train_on_as_a_compact_copy_would(name: str, kind: str)
     for old, other in zip(_all(new), _all(twin), strict=True):
         twin.state[other] = copy.deepcopy(new.state[old])
     kept = model.training
-    shrink_in_place(model, small, optimizer)
+    shrink_in_place(model, small, [optimizer])
     assert model.training == kept
     assert {id(p) for p in _all(optimizer)} == {id(p) for p in model.parameters()}
     for _ in range(3):
@@ -76,7 +76,7 @@ def test_modules_keep_their_identity_and_their_hooks() -> None:
     before = {name: module for name, module in model.named_modules() if isinstance(module, nn.Conv2d | nn.Sequential)}
     small = ds.compact(model.eval(), x[:2])
     seen.clear()
-    shrink_in_place(model, small, None)
+    shrink_in_place(model, small)
     after = dict(model.named_modules())
     assert all(after[name] is module for name, module in before.items() if name in after)
     expected = small.model(x)
@@ -88,7 +88,7 @@ def test_modules_keep_their_identity_and_their_hooks() -> None:
 def test_a_backward_pass_begun_before_the_shrink_ends_without_harm() -> None:
     model, x = with_zeros("chain")
     loss = model(x).sum()
-    shrink_in_place(model, ds.compact(model, x[:2]), None)
+    shrink_in_place(model, ds.compact(model, x[:2]))
     loss.backward()
     assert all(parameter.grad is None for parameter in model.parameters())
 
@@ -100,7 +100,7 @@ def test_schedulers_and_scalers_go_on() -> None:
     step(model, optimizer, x)
     scheduler.step()
     groups = [id(group) for group in optimizer.param_groups]
-    shrink_in_place(model, ds.compact(model, x[:2]), optimizer)
+    shrink_in_place(model, ds.compact(model, x[:2]), [optimizer])
     assert [id(group) for group in optimizer.param_groups] == groups
     for _ in range(8):
         step(model, optimizer, x)
@@ -115,7 +115,7 @@ def test_a_group_that_loses_its_parameters_stays_empty() -> None:
     own = list(block.conv1.parameters())
     rest = [p for p in model.parameters() if all(p is not q for q in own)]
     optimizer = torch.optim.SGD([{"params": own, "lr": 0.5}, {"params": rest}], lr=0.1)
-    shrink_in_place(model, ds.compact(model, x[:2]), optimizer)
+    shrink_in_place(model, ds.compact(model, x[:2]), [optimizer])
     assert [len(group["params"]) > 0 for group in optimizer.param_groups] == [False, True]
     assert optimizer.param_groups[0]["lr"] == 0.5
     step(model, optimizer, x)
@@ -140,7 +140,7 @@ def test_parameters_of_others_stay_in_the_optimiser_with_their_state() -> None:
     state = optimizer.state[weight]
     new = ds.slice_optimizer(optimizer, model, small := ds.compact(model, x[:2]))
     assert any(parameter is weight for parameter in _all(new))
-    shrink_in_place(model, small, optimizer)
+    shrink_in_place(model, small, [optimizer])
     assert optimizer.state[weight] is state
     assert {id(p) for p in _all(optimizer)} == {id(weight), *(id(p) for p in model.parameters())}
 
@@ -161,7 +161,7 @@ def test_what_the_user_keeps_in_a_module_stays_the_same_object() -> None:
     calls: list[int] = []
     handle = model.layers[1].register_forward_hook(lambda *_: calls.append(1))
     model.layers[1].gate.set_alive(torch.arange(32)[None] < 8)
-    shrink_in_place(model, ds.compact(model, torch.randn(2, 8)), None)
+    shrink_in_place(model, ds.compact(model, torch.randn(2, 8)))
     assert model.layers[0].out_features == 8
     assert model.seen is seen
     assert model.notes is notes
@@ -202,7 +202,7 @@ def test_what_plain_lists_and_functions_hold_becomes_small_too(whole: bool) -> N
     x = torch.randn(2, 3, 8, 8)
     expected = model(x)
     held = model.listed[:2]
-    shrink_in_place(model, ds.compact(model, x), None)
+    shrink_in_place(model, ds.compact(model, x))
     assert all(module is listed for module, listed in zip(model.layers, held, strict=False))
     assert type(held[1]) is nn.BatchNorm2d
     assert held[0].out_channels == 2
@@ -227,6 +227,6 @@ def test_a_hook_that_the_output_comes_from_sees_all_channels() -> None:
     model.net[1].gate.set_alive(torch.tensor([[True] * 4 + [False] * 4]))
     x = torch.randn(2, 3, 8, 8)
     expected = model(x)
-    shrink_in_place(model, ds.compact(model, x), None)
+    shrink_in_place(model, ds.compact(model, x))
     assert model.net[0].out_channels == 4
     assert torch.allclose(model(x), expected, atol=1e-5)

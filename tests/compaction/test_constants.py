@@ -281,7 +281,7 @@ def test_files_and_plans_replay(tmp_path: Path) -> None:
 def test_a_model_that_becomes_small_in_place_notes_sizes() -> None:
     model = switched_off(Outer(), "block.norm")
     before = copy.deepcopy(model)
-    shrink_in_place(model, ds.compact(model, images(2, 16, 16)), None)
+    shrink_in_place(model, ds.compact(model, images(2, 16, 16)))
     assert isinstance(model.block.layers[3], ConstantMap)
     same_everywhere(before, model)
     with pytest.raises(RuntimeError):

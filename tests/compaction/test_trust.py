@@ -9,7 +9,7 @@ from diffsparse.compaction.trust import EVERYWHERE, assumes_something, untrusted
 from tests.compaction.nets import randomise, same
 from tests.compaction.tiny import recorded
 
-X, LONGER = torch.randn(2, 3, 16, dtype=torch.float64), torch.randn(3, 3, 17, dtype=torch.float64)
+X, LONGER = torch.randn(2, 3, 16, dtype=torch.float64), torch.randn(3, 3, 21, dtype=torch.float64)
 
 
 class Scaled(nn.Module):

@@ -92,24 +92,26 @@ def test_a_frozen_layer_on_a_transposed_input_is_still_linear():
     assert (found.macs, found.product_macs) == (240, 0)
 
 
-def test_products_of_activations_stand_apart():
+def test_products_of_activations_are_counted_and_are_a_figure_of_their_own():
     found = cost(Calls(lambda w, x, y: torch.bmm(x, y), 1), (2, 3, 8), (2, 8, 5))
-    assert (found.macs, found.product_macs) == (0, 240)
+    assert (found.macs, found.product_macs, found.layer_macs) == (240, 240, 0)
 
 
 def test_scaled_dot_product_attention():
     found = cost(
         Calls(lambda w, q, k, v: F.scaled_dot_product_attention(q, k, v), 1), (2, 4, 3, 8), *[(2, 4, 5, 8)] * 2
     )
-    assert (found.macs, found.product_macs) == (0, 2 * 4 * 3 * 5 * (8 + 8))
+    assert found.macs == found.product_macs == 2 * 4 * 3 * 5 * (8 + 8)
 
 
 def test_fused_transformer_layers_are_looked_into():
     model = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
     found = cost(model, (2, 3, 8))
-    assert found.macs == 2 * 3 * (4 * 8 * 8 + 2 * 8 * 16)
-    assert found.product_macs == 2 * 2 * 3 * 3 * (4 + 4)
-    assert found.macs_by_module == {"self_attn": 6 * 4 * 64, "linear1": 6 * 128, "linear2": 6 * 128}
+    products = 2 * 2 * 3 * 3 * (4 + 4)
+    assert found.layer_macs == 2 * 3 * (4 * 8 * 8 + 2 * 8 * 16)
+    assert found.product_macs == products
+    assert found.macs == found.layer_macs + products
+    assert found.macs_by_module == {"self_attn": 6 * 4 * 64 + products, "linear1": 6 * 128, "linear2": 6 * 128}
     assert torch.backends.mha.get_fastpath_enabled()
 
 

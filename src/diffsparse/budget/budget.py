@@ -1,56 +1,42 @@
 """`Budget`: half the MACs, please."""
 
 import warnings
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from diffsparse.budget.cost_model import CostModel
-from diffsparse.budget.entries import GateEntries
+from diffsparse.budget.entries import GateEntries, steered_gates
 from diffsparse.budget.exact import Exact
 from diffsparse.budget.limits import METRICS, Limits, Numbers, cost_numbers
+from diffsparse.budget.look import Look
 from diffsparse.budget.pressure import Pressure
 from diffsparse.budget.regate import Regated, check_can_regate, regate
 from diffsparse.budget.rgf import warn_of_idle_rgf
-from diffsparse.budget.shrink import shrink_in_place
+from diffsparse.budget.shrink import given_optimizers, shrink_in_place
 from diffsparse.budget.steering import Steering
 from diffsparse.compaction import Compacted, Plan, apply_plan, compact
 from diffsparse.compaction.materialise import check_model, materialise
 from diffsparse.errors import SparsityError, SparsityWarning, require_number, require_whole
 from diffsparse.example import Example
-from diffsparse.gates import chosen_gates
 from diffsparse.gating import warn_of_idle_gates
 from diffsparse.penalties import Norm
 from diffsparse.selection import Selection
+from diffsparse.sharding import gathered, holds_shards, require_whole_model
 
 STRENGTH = 4e-4
 """Lambda of the pressure at first."""
 SLACK = 0.1
-"""How far above the ramp the cost may be, as a share of the whole, before thresholds are shifted; none at last."""
+"""How far from the ramp the cost may be, as a share of the whole, before thresholds are shifted; none above at last."""
 WASTE = 1.02
 """A network becomes small before it is due only if it can go on to within this factor of what the formula says."""
 EVERY, LOOKS = 10, 20
 """Steps between looks, and the least number of looks where there are as many steps."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Look:
-    """What a look at the gates has seen, and decided."""
-
-    step: int
-    macs: float
-    """Share of the whole network's, as are the next two."""
-    params: float
-    bytes: float
-    wanted: float
-    """Where the ramp was: the share of the whole cost that was allowed."""
-    alive: int
-    """Gate entries that live."""
-    strength: float
-    """Lambda of the pressure from now on."""
 
 
 class Budget:
@@ -66,13 +52,13 @@ class Budget:
         model: a gated model.
         example_inputs: a tensor, a tuple of positional arguments or a dictionary of keyword arguments.
         macs, params, bytes: what the network may cost: a share of the whole one (above 0, up to 1) or, above 1, a
-            number. If several are given, all hold.
+            number; of MACs for one sample. If several are given, all hold.
         steps: how often `step` will be called in the whole run.
         due: the share of the steps after which the cost is reached.
         shrinks: in how many steps the network becomes small, evenly until it is due; with more than one, the first part
             of the run gets faster too. Gates live on in between; what is gone does not come back.
         only: the gates to steer, chosen as for a `Penalty`. Others keep their values, and become part of the network
-            with them when it is made small.
+            with them when it is made small. So do gates that are frozen (`requires_grad` of beta) when this is called.
         pressure: a norm, such as `ds.L1()`, presses on gates; by default the pressure is on thresholds.
         strength: lambda of the pressure at first, before it is steered; 0 leaves everything to the shifts.
         weighted: whether pressure and shifts are in proportion to what an entry costs.
@@ -110,6 +96,7 @@ class Budget:
         strength: float = STRENGTH,
         weighted: bool = True,
     ) -> None:
+        require_whole_model(model, "make the budget first, then shard the model")
         self.model = check_model(model)
         self.example = Example.of(example_inputs)
         self.steps = require_whole("steps", steps, low=1)
@@ -118,14 +105,14 @@ class Budget:
         parts = require_whole("shrinks", shrinks, low=1)
         self._shrinks_at = {max(1, round(self.due * part / parts)) for part in range(1, parts + 1)}
         self._every = max(1, min(EVERY, self.due // LOOKS))
-        gates = chosen_gates(self.model, only)
+        gates, self._frozen = steered_gates(self.model, only)
         warn_of_idle_rgf(self.model, self.example, gates)
         if parts > 1:
             check_can_regate(self.model)
         entries = GateEntries(gates)
         self._pressure = Pressure(entries, pressure, require_number("strength", strength, low=0))
         self._costs = CostModel(self.model, self.example, entries)
-        limits = Limits.asked({"macs": macs, "params": params, "bytes": bytes}, self._costs.whole)
+        limits = Limits.asked({"macs": macs, "params": params, "bytes": bytes}, self._costs.whole, self._costs.samples)
         self._steering = Steering(entries, self._costs, limits, self._exact, weighted=weighted)
         self._steering.check_reachable()
         shares = self._steering.limits.shares(self._costs.whole)
@@ -139,7 +126,11 @@ class Budget:
         """Every look, the first to the last."""
 
     def _exact(self) -> Exact:
-        return Exact(self.model, self.example, self._steering.entries)
+        return Exact(self._whole(), self.example, self._steering.entries)
+
+    def _whole(self) -> nn.Module:
+        """The model, or a copy of it that is not sharded; a step that needs it is the same step in all processes."""
+        return gathered(self.model) if holds_shards(self.model) else self.model
 
     @property
     def small(self) -> Compacted[Any]:
@@ -160,45 +151,47 @@ class Budget:
         """The term to add to the loss: a scalar, zero once the cost is reached."""
         if self.finished:
             self._warn_of_extra_steps(self._step + 1)
-            return next(self.model.parameters()).new_zeros(())
+            like = next(self.model.parameters())
+            return torch.zeros((), dtype=like.dtype, device=like.device)
         return self._pressure.term(self._steering.weights)
 
-    def step(self, optimizer: Optimizer) -> bool:
-        """Look and steer; call it after each step of the optimiser.
+    def step(self, *optimizers: Optimizer | Iterable[Optimizer]) -> bool:
+        """Look and steer; call it after each step of the optimiser, with all optimisers of the model.
 
-        When it is time, this makes model and optimiser small in place, verified on a copy first. It returns True then:
-        wrap the model in DistributedDataParallel again, and make anew what holds parameters of the old shape.
+        When it is time, this makes model and optimisers small in place, verified on a copy first. It returns True then:
+        wrap the model in DistributedDataParallel again, and make anew what holds parameters of the old shape. A model
+        that is sharded stays as it is: shard `small.model`, and make an optimiser for it.
         """
-        if not isinstance(optimizer, Optimizer):
-            raise SparsityError(
-                f"step needs the optimiser of the model, which becomes small with it, got {optimizer!r:.50}"
-            )
+        given = given_optimizers(optimizers)
+        if not given:
+            raise SparsityError("step needs the optimiser of the model, or all of them, which become small with it")
         if self._step == 0:
-            warn_of_idle_gates(self.model, optimizer)
+            warn_of_idle_gates(self.model, *given)
         self._step += 1
         if self.finished:
             self._warn_of_extra_steps(self._step)
             return False
         try:
-            return self._look_and_shrink(optimizer)
+            return self._look_and_shrink(given)
         except Exception:
             # whoever mends what is wrong may go on from here
             self._step -= 1
             raise
 
-    def _look_and_shrink(self, optimizer: Optimizer) -> bool:
+    def _look_and_shrink(self, optimizers: Sequence[Optimizer]) -> bool:
         shrinks = self._step in self._shrinks_at
         if self._step == self.due:
             self._steering.land()
         elif shrinks or self._step % self._every == 0:
             self._look()
-        return shrinks and self._shrink(optimizer)
+        return shrinks and self._shrink(optimizers)
 
     def _look(self) -> None:
         left = (1 - self._step / self.due) ** 3
         ramp = self._steering.limits.on_the_way(self._costs.whole, 1 - left)
         self._pressure.steer(ramp.missing(self._steering.observe(), self._costs.whole), self._every / self.due)
-        alive = self._steering.look(ramp.loosened(SLACK * left, self._costs.whole))
+        least = ramp.loosened(-SLACK, self._costs.whole).at_least(self._steering.limits)
+        alive = self._steering.look(ramp.loosened(SLACK * left, self._costs.whole), least)
         self._note(self._costs.cost(alive), ramp, int(alive.sum()))
 
     def _note(self, cost: Numbers, limits: Limits, alive: int) -> None:
@@ -209,19 +202,28 @@ class Budget:
     def _shares(self, cost: Numbers) -> dict[str, float]:
         return dict(zip(METRICS, (cost / self._costs.whole).tolist(), strict=True))
 
-    def _shrink(self, optimizer: Optimizer) -> bool:
-        small, last = compact(self.model, self.example.inputs), self._step == self.due
+    def _shrink(self, optimizers: Sequence[Optimizer]) -> bool:
+        model, last = self._whole(), self._step == self.due
+        if model is not self.model and not last:
+            raise SparsityError("a sharded model becomes small once, when the budget is due; give shrinks=1")
+        small = compact(model, self.example.inputs)
+        if model is not self.model:
+            # its user shards the small one
+            self.model, optimizers = model, ()
         regated = None if last else regate(self.model, small)
-        if regated is not None and not self._can_go_on(regated):
+        if regated is not None and not self._can_go_on(small, regated):
             return False
         alive = int(self._steering.entries.alive().sum())
-        self._adopt(small, regated, optimizer)
+        self._adopt(small, regated, optimizers)
         if last:
             self._note(cost_numbers(small.after), self._steering.limits, alive)
         return True
 
-    def _can_go_on(self, regated: Regated) -> bool:
-        """Whether the network, once small, could still become as small as the formula says; adaptors may prevent it."""
+    def _can_go_on(self, small: Compacted[Any], regated: Regated) -> bool:
+        """Whether the network, once small, could still end on the number, and become as small as the formula says."""
+        # what is gone does not come back; and adaptors may prevent that more goes
+        if self._steering.limits.excess(cost_numbers(small.after)) < 1:
+            return False
         kept = self._steering.entries.mask(regated.kept)
         entries = self._steering.entries.in_model(regated.small.model)
         pattern, alive = entries.random_patterns(1)[0], np.zeros(len(kept), bool)
@@ -229,14 +231,14 @@ class Budget:
         real = Exact(regated.small.model, self.example, entries).cost(pattern)
         return bool((real[:2] <= WASTE * self._costs.cost(alive)[:2]).all())
 
-    def _adopt(self, small: Compacted[Any], regated: Regated | None, optimizer: Optimizer | None) -> None:
-        """Make model and optimiser what `small` is; unless it is the last time, gates live on, as in `regated`."""
+    def _adopt(self, small: Compacted[Any], regated: Regated | None, optimizers: Sequence[Optimizer]) -> None:
+        """Make model and optimisers what `small` is; unless it is the last time, gates live on, as in `regated`."""
         self._plans.append(replace(small.plan, earlier=()))
         original = materialise(self.model).to("meta")
         if regated is None:
-            shrink_in_place(self.model, small, optimizer)
+            shrink_in_place(self.model, small, optimizers)
         else:
-            shrink_in_place(self.model, regated.with_gate_slices(), optimizer, gates_stay=True)
+            shrink_in_place(self.model, regated.with_gate_slices(), optimizers, gates_stay=True)
             groups = self._steering.keep(self.model, regated.kept)
             self._pressure.keep(self._steering.entries, groups)
         self._small = replace(small, model=self.model, original=original, known_before=self._costs.measured)
@@ -259,12 +261,13 @@ class Budget:
             "plans": [plan.to_json() for plan in self._plans],
         }
 
-    def load_state_dict(self, state: dict[str, Any], optimizer: Optimizer | None = None) -> None:
+    def load_state_dict(self, state: dict[str, Any], *optimizers: Optimizer | Iterable[Optimizer]) -> None:
         """Go on where `state_dict` was taken, with a budget made as that one was.
 
-        Call it first, with the optimiser. If the model was small by then, this makes model and optimiser small, so that
-        their own states, loaded next, fit.
+        Call it first, with all optimisers. If the model was small by then, this makes model and optimisers small, so
+        that their own states, loaded next, fit.
         """
+        given = given_optimizers(optimizers)
         if self._step:
             raise SparsityError("load the state into a new budget, before its first step")
         try:
@@ -281,7 +284,7 @@ class Budget:
                     example=self.example,
                 )
                 last = step >= self.due and number == len(plans)
-                self._adopt(small, None if last else regate(self.model, small), optimizer)
+                self._adopt(small, None if last else regate(self.model, small), given)
             self._steering.load_state_dict(state["steering"])
             self._pressure.load_state_dict(state["pressure"])
         except (LookupError, TypeError, ValueError) as error:
@@ -292,4 +295,5 @@ class Budget:
         asked = ", ".join(f"{k} {share:.1%}" for k, share in self._steering.limits.shares(self._costs.whole).items())
         state = "reached" if self.finished else f"step {self._step}, due at {self.due}"
         now = ", ".join(f"{name} {share:.1%}" for name, share in self.cost.items())
-        return f"Budget({asked}; {state}; now {now})"
+        left = f"; {len(self._frozen)} frozen gate(s) left alone" if self._frozen else ""
+        return f"Budget({asked}; {state}; now {now}{left})"

@@ -23,6 +23,8 @@ class Channels:
         found = [[owners.of(signature) for signature in layer if signature.any()] for layer in signatures]
         self.layers = np.repeat(np.arange(self._layers), [len(layer) for layer in found])
         """Layer of each channel."""
+        self.clear = owners.distinct and not owners.doubts
+        """Whether no other entries could explain what was seen."""
         channels = [entries for layer in found for entries in layer]
         widest = max(map(len, channels), default=0) or 1
         always = self.entry_count
@@ -62,22 +64,34 @@ class _Owners:
 
     def __init__(self, patterns: Mask) -> None:
         self._patterns = patterns
-        self._single: dict[bytes, tuple[int, ...]] = {p.tobytes(): (entry,) for entry, p in enumerate(patterns)}
+        self._found: dict[bytes, tuple[int, ...]] = {p.tobytes(): (entry,) for entry, p in enumerate(patterns)}
+        # those that are alone in their group never die, and look alike
+        self.distinct = len(self._found) == len(patterns) - max(int(patterns.all(1).sum()) - 1, 0)
+        """Whether all entries that can die look different."""
+        self.doubts = False
+        """Whether a channel was seen with too many entries, some of them by chance."""
 
     def of(self, signature: Mask) -> tuple[int, ...]:
         """The entries; none for a channel that is always there, or that follows no entries together."""
+        if signature.all():
+            return ()
         key = signature.tobytes()
-        if key not in self._single:
-            self._single[key] = () if signature.all() else self._together(signature)
-        return self._single[key]
+        if key not in self._found:
+            self._found[key] = self._together(signature)
+        return self._found[key]
 
     def _together(self, signature: Mask) -> tuple[int, ...]:
         """A few entries that live together exactly where the channel is there; those found by chance are left out."""
-        chosen = np.flatnonzero(~(signature & ~self._patterns).any(1)).tolist()
-        if not chosen or not np.array_equal(self._patterns[chosen].all(0), signature):
+        covering = np.flatnonzero(~(signature & ~self._patterns).any(1))
+        # how many of them are dead in each probe without the channel
+        dead = (~self._patterns[covering]).sum(0)
+        if not len(covering) or not (dead[~signature] > 0).all():
             return ()
-        for entry in list(chosen):
-            rest = [other for other in chosen if other != entry]
-            if rest and np.array_equal(self._patterns[rest].all(0), signature):
-                chosen = rest
+        chosen = []
+        for entry in covering.tolist():
+            without = dead - ~self._patterns[entry]
+            if (without[~signature] > 0).all():
+                dead, self.doubts = without, True
+            else:
+                chosen.append(entry)
         return tuple(chosen)

@@ -1,25 +1,19 @@
 """What a network costs while some gate entries are dead: a formula that is found once and then takes microseconds."""
 
-from dataclasses import dataclass
-
 import numpy as np
 from torch import nn
 
 from diffsparse.budget.channels import Channels, Entries
 from diffsparse.budget.entries import GateEntries
 from diffsparse.budget.limits import Mask, Numbers, cost_numbers
-from diffsparse.compaction.analyse import Analysis
-from diffsparse.compaction.duplicate import duplicate
-from diffsparse.compaction.graph import Graph, Node
-from diffsparse.compaction.materialise import materialise
-from diffsparse.compaction.recording import recorded
-from diffsparse.compaction.rules.layer import Layer
+from diffsparse.budget.probing import Probe
 from diffsparse.example import Example
-from diffsparse.measuring import measure
+from diffsparse.measuring import measure, samples
 
-SIDES = ("rows", "columns")
-PROBES, PER_BIT = 16, 4
-"""Recordings with random entries dead: so many, and some more for each bit that it takes to number the entries."""
+FEWEST, FEWEST_PER_BIT = 10, 3
+"""Recordings with random entries dead: so many, and so many more per two bits that it takes to number the entries."""
+MORE, MOST, MOST_PER_BIT = 8, 16, 4
+"""If they leave a doubt, there are more, up to a number of them with so many for each bit."""
 
 
 class CostModel:
@@ -27,9 +21,10 @@ class CostModel:
 
     .. math:: c = c_0 + \sum_l A_l\, r_l\, c_l + B_l\, r_l
 
-    with r live outputs and c live inputs of layer l. Which output or input follows which entry is seen from a few
-    recordings with random entries dead, so whatever compaction can follow counts: residual streams, concatenations,
-    flattening, depthwise convolutions. A channel that follows no single entry counts as alive.
+    with r live outputs and c live inputs of layer l, or of a product of activations, as in attention. Which output or
+    input follows which entry is seen from a few recordings with random entries dead, so whatever compaction can follow
+    counts: residual streams, concatenations, flattening, depthwise convolutions, heads. A channel that follows no
+    single entry counts as alive.
 
     Args:
         model: the gated model; it is left as it is.
@@ -38,28 +33,19 @@ class CostModel:
     """
 
     def __init__(self, model: nn.Module, example: Example, entries: GateEntries) -> None:
-        probe = duplicate(model).eval()
-        patterns = entries.random_patterns(PROBES + PER_BIT * entries.count.bit_length())
-        seen = []
-        for alive in patterns:
-            entries.impose(probe, alive)
-            seen.append(_layer_masks(probe, example))
-        entries.impose(probe, np.ones(entries.count, bool))
-        whole = materialise(probe)
-        self.measured = measure(whole, example.inputs, latency=False)
+        probe, everything = Probe(model, example, entries), np.ones(entries.count, bool)
+        network = probe.with_alive(everything)
+        self.measured = measure(network, example.inputs, latency=False)
         """The network with every entry alive."""
+        self.samples = samples(network, example, self.measured.macs)
+        """How many samples the MACs are for."""
         self.whole = cost_numbers(self.measured)
         """MACs, parameters and bytes with every entry alive."""
-        layers = seen[0]
-        matrix = np.stack(patterns, 1)
-        sides = (
-            [np.stack([getattr(masks[i], side) for masks in seen], 1) for i in range(len(layers))] for side in SIDES
-        )
-        self._rows, self._columns = (Channels(signatures, matrix) for signatures in sides)
-        self._pair = np.array([layer.per_pair for layer in layers]).reshape(-1, 3).T
-        self._row = np.array([layer.per_row for layer in layers]).reshape(-1, 3).T
-        self._grouped = np.array([layer.grouped for layer in layers], float)
-        everything = np.ones(entries.count, bool)
+        parts = probe.parts()
+        self._rows, self._columns = _channels(probe, entries)
+        self._pair = np.array([part.per_pair for part in parts]).reshape(-1, 3).T
+        self._row = np.array([part.per_row for part in parts]).reshape(-1, 3).T
+        self._grouped = np.array([part.groups for part in parts], float)
         self._fixed = self.whole - self._variable(everything)
         counts = [self._rows.counts(everything), self._columns.counts(everything)]
         self._had_channels = np.concatenate(counts) > 0
@@ -90,6 +76,8 @@ class CostModel:
     def strongest_channel(self, layer: int, lasts: Numbers) -> list[int]:
         """The entries of the channel of a layer, numbered as by `empty_layers`, that lasts longest."""
         channels = self._channels_of(layer)
+        if not len(channels):
+            return []
         best = channels[np.argmax(np.append(lasts, np.inf)[channels].min(1))]
         return [int(entry) for entry in best if entry < len(lasts)]
 
@@ -113,34 +101,18 @@ class CostModel:
         return self._rows.spread(alive, pair * columns + row) + self._columns.spread(alive, per_column)
 
 
-@dataclass(frozen=True)
-class _LayerMasks:
-    rows: Mask
-    columns: Mask
-    per_pair: Numbers
-    """MACs, parameters and bytes per pair of output and input."""
-    per_row: Numbers
-    grouped: int
-
-
-def _layer_masks(probe: nn.Module, example: Example) -> list[_LayerMasks]:
-    model = materialise(probe).eval()
-    graph, _ = recorded(model, example)
-    analysis = Analysis(graph)
-    parameters = {name for name, tensor in graph.tensors.items() if isinstance(tensor, nn.Parameter)}
-    return [_describe(node, layer, graph, parameters) for node, layer in analysis.layers]
-
-
-def _describe(node: Node, layer: Layer, graph: Graph, parameters: set[str]) -> _LayerMasks:
-    pair, row = np.zeros(3), np.zeros(3)
-    for role in (*layer.tensors, *layer.computed):
-        tensor, counts = layer.held(role, graph), role in layer.computed or layer.tensors[role] in parameters
-        if role == "weight" and layer.mixes:
-            size = tensor[0, 0].numel()
-            pairs = sum(height * width for height, width in layer.block_sizes)
-            macs = node.rule.macs(node, graph)[1] / max(pairs, 1)
-            pair += (macs, size * counts, size * tensor.element_size())
-        elif tensor.dim():
-            row += (0, counts, tensor.element_size())
-    columns = layer.columns if layer.mixes else np.zeros(0, bool)
-    return _LayerMasks(layer.rows.copy(), columns.copy(), pair, row, layer.groups)
+def _channels(probe: Probe, entries: GateEntries) -> tuple[Channels, Channels]:
+    """Outputs and inputs of all parts; there are probes until it is clear which entries each of them needs."""
+    bits = entries.count.bit_length()
+    fewest, most = FEWEST + FEWEST_PER_BIT * bits // 2, MOST + MOST_PER_BIT * bits
+    patterns = entries.random_patterns(fewest, dead=2) + entries.random_patterns(most - fewest, dead=3)
+    seen = [probe.masks(alive) for alive in patterns[:fewest]]
+    while True:
+        alive = np.stack(patterns[: len(seen)], 1)
+        rows, columns = (
+            Channels([np.stack(signatures, 1) for signatures in zip(*side, strict=True)], alive)
+            for side in zip(*(zip(*masks, strict=True) for masks in seen), strict=True)
+        )
+        if len(seen) >= most or (rows.clear and columns.clear):
+            return rows, columns
+        seen += [probe.masks(alive) for alive in patterns[len(seen) : len(seen) + MORE]]

@@ -9,8 +9,9 @@ from torch import Tensor, nn
 
 from diffsparse.budget.limits import Mask, Numbers
 from diffsparse.errors import SparsityError
-from diffsparse.gates import Gate, named_gates
+from diffsparse.gates import Gate, chosen_gates, named_gates
 from diffsparse.gates.vector import VectorGate
+from diffsparse.selection import Selection
 
 
 class GateEntries:
@@ -93,6 +94,15 @@ class GateEntries:
             rank = gate.magnitudes().argsort(stable=True, dim=-1).argsort(-1)
             gate.scale_magnitudes(distance * rank)
 
+    @torch.no_grad()
+    def scale(self, logarithms: Numbers) -> None:
+        """Multiply the magnitude of each entry by the exponential of its number."""
+        start = 0
+        for gate in self.gates.values():
+            part, start = logarithms[start : start + gate.alpha.numel()], start + gate.alpha.numel()
+            if part.any():
+                gate.scale_magnitudes(torch.from_numpy(part).view(-1, gate.group_size).to(gate.alpha))
+
     def one_per_group(self) -> Mask:
         """The first entry of each group alive."""
         mask = np.zeros(self.count, bool)
@@ -103,10 +113,10 @@ class GateEntries:
         """The entries of the same gates in another model, where some gates may be smaller or gone."""
         return GateEntries({name: gate for name, gate in named_gates(model) if name in self.gates})
 
-    def random_patterns(self, count: int) -> list[Mask]:
-        """Patterns in which a random third of each group is dead; the same each time."""
-        draw = np.random.default_rng(0)
-        living = -(-2 * self.sizes // 3)
+    def random_patterns(self, count: int, dead: int = 3) -> list[Mask]:
+        """Patterns in which a random one in `dead` entries of each group is dead; the same each time."""
+        draw = np.random.default_rng(dead)
+        living = np.maximum(self.sizes - np.maximum(self.sizes // dead, 1), 1)
         patterns = []
         for _ in range(count):
             order = np.lexsort((draw.random(self.count), self.group))
@@ -125,6 +135,15 @@ class GateEntries:
             copied = model.get_submodule(name)
             assert isinstance(copied, VectorGate)
             copied.set_alive(part.view(-1, gate.group_size))
+
+
+def steered_gates(model: nn.Module, only: Selection | None) -> tuple[dict[str, Gate], list[str]]:
+    """The gates that `only` chooses and that are trained, and the names of frozen ones; raises if all are frozen."""
+    chosen = chosen_gates(model, only)
+    trained = {name: gate for name, gate in chosen.items() if not gate.frozen}
+    if not trained:
+        raise SparsityError("all gates are frozen, and a budget leaves frozen gates alone; unfreeze some of them")
+    return trained, [name for name in chosen if name not in trained]
 
 
 def _joined(parts: list[Tensor]) -> Any:

@@ -27,20 +27,24 @@ class Limits:
     numbers: Numbers
 
     @classmethod
-    def asked(cls, given: Mapping[str, float | None], whole: Numbers) -> "Limits":
-        """From what the user gave: shares of the whole network's cost up to 1, numbers above."""
+    def asked(cls, given: Mapping[str, float | None], whole: Numbers, samples: int = 1) -> "Limits":
+        """From what the user gave: shares of the whole network's cost up to 1, numbers above.
+
+        A number of MACs is for one of the samples that `whole` is for.
+        """
         asked = {name: value for name, value in given.items() if value is not None}
         if not asked:
             raise SparsityError(f"a budget needs a cost: give one of {', '.join(f'{name}=' for name in METRICS)}")
         numbers = np.full(len(METRICS), np.inf)
         for name, value in asked.items():
             metric, number = METRICS.index(name), require_number(name, value, above=0)
-            if number > whole[metric]:
+            counted, each = (samples, " for one sample") if name == "macs" else (1, "")
+            if number * counted > whole[metric] and number > 1:
                 raise SparsityError(
-                    f"{name}={value:g} is more than the whole network costs, {whole[metric]:,.0f}; give a share "
-                    "above 0 and up to 1, or a smaller number"
+                    f"{name}={value:g} is more than the whole network costs, {whole[metric] / counted:,.0f}{each}; "
+                    "give a share above 0 and up to 1, or a smaller number"
                 )
-            numbers[metric] = number * whole[metric] if number <= 1 else number
+            numbers[metric] = number * whole[metric] if number <= 1 else number * counted
         return cls(numbers)
 
     def excess(self, cost: Numbers) -> float:
@@ -54,6 +58,10 @@ class Limits:
     def loosened(self, share: float, whole: Numbers) -> "Limits":
         """These limits and a share of the whole cost."""
         return Limits(self.numbers + share * whole)
+
+    def at_least(self, others: "Limits") -> "Limits":
+        """The larger one of these limits and others, metric by metric."""
+        return Limits(np.maximum(self.numbers, others.numbers))
 
     def on_the_way(self, whole: Numbers, done: float) -> "Limits":
         """The limits for a network that is `done` of the way from the whole cost to these."""

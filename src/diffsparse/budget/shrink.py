@@ -1,8 +1,9 @@
 """A model and its optimiser made small in place: the user's objects stay the objects that schedulers and loops hold."""
 
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from diffsparse.compaction import Compacted
@@ -10,9 +11,10 @@ from diffsparse.compaction.actions import SetSizes
 from diffsparse.compaction.adaptors import ADAPTOR_HOOKS, PassOn
 from diffsparse.compaction.apply import PLAN
 from diffsparse.compaction.edit import ModelEdit
-from diffsparse.compaction.optimizer import slice_optimizer_in_place
+from diffsparse.compaction.optimizer import slice_optimizers_in_place
 from diffsparse.compaction.rules import true_attributes
 from diffsparse.compaction.stand_in import become
+from diffsparse.errors import SparsityError
 from diffsparse.gates import GatedModule
 from diffsparse.module_tree import HOOKS, OF_TORCH, runs_in_order
 
@@ -20,20 +22,34 @@ _BASES = (nn.Module, nn.Sequential, nn.ModuleList, nn.ModuleDict)
 
 
 def shrink_in_place(
-    model: nn.Module, small: Compacted[Any], optimizer: Optimizer | None, *, gates_stay: bool = False
+    model: nn.Module, small: Compacted[Any], optimizers: Sequence[Optimizer] = (), *, gates_stay: bool = False
 ) -> None:
-    """Give `model` the layers of `small`, which was made from it, and `optimizer` its parameters and their state.
+    """Give `model` the layers of `small`, which was made from it, and `optimizers` its parameters and their state.
 
     Modules that keep their class stay the same objects. Parameters are new ones: a graph that is still alive holds on
     to the shapes of the old ones.
     """
-    if optimizer is not None:
-        slice_optimizer_in_place(unwrapped_optimizer(optimizer), model, small, gates_stay=gates_stay)
+    slice_optimizers_in_place(map(unwrapped_optimizer, optimizers), model, small, gates_stay=gates_stay)
     _graft(model, small.model)
     edit = ModelEdit(model)
     for name, action in small.plan.layers.items():
         if isinstance(action, SetSizes):
             action.apply(edit, name)
+
+
+def given_optimizers(given: Iterable[Any]) -> tuple[Optimizer, ...]:
+    """Optimisers, each once, from optimisers and collections of them; raises for anything else, and for none."""
+    found: dict[int, Optimizer] = {}
+    for thing in given:
+        if isinstance(thing, Optimizer):
+            found[id(unwrapped_optimizer(thing))] = thing
+        elif isinstance(thing, Iterable) and not isinstance(thing, str | Tensor | nn.Module):
+            found |= {id(unwrapped_optimizer(inner)): inner for inner in given_optimizers(thing)}
+        else:
+            raise SparsityError(
+                f"step needs the optimiser of the model, or all of them, which become small with it, got {thing!r:.50}"
+            )
+    return tuple(found.values())
 
 
 def unwrapped_optimizer(optimizer: Optimizer) -> Optimizer:

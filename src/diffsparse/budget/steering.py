@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 from torch import nn
@@ -11,9 +11,8 @@ from diffsparse.budget.cost_model import CostModel
 from diffsparse.budget.entries import GateEntries
 from diffsparse.budget.exact import Exact
 from diffsparse.budget.limits import Limits, Mask, Numbers
+from diffsparse.budget.search import BESIDE, fewest_deaths, least
 from diffsparse.errors import SparsityError
-
-Order: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
 
 FLOOR = 0.05
 """Least weight of a group, as a share of the mean: what costs next to nothing is hardly pushed."""
@@ -21,8 +20,8 @@ APART = 1e-5
 """Least distance of neighbours on the scale of beta, whose rounding error is a tenth of this."""
 NEAR, TRIES = 0.995, 40
 """A landing this close to the limits is not improved, and any other one by no more than so many tries."""
-BESIDE = 1e-3
-"""How far a threshold is moved beyond the last entry where there is none on the other side."""
+ROUNDS = 4
+"""How often a landing that is not close is tried in another way."""
 
 
 class Steering:
@@ -61,18 +60,18 @@ class Steering:
         self._margins = self.entries.margins()
         return self.costs.cost(self._margins > 0)
 
-    def look(self, limits: Limits) -> Mask:
-        """Shift thresholds if the cost is above `limits`, or below the final ones; the entries that live then.
+    def look(self, most: Limits, fewest: Limits) -> Mask:
+        """Shift thresholds if the cost is above `most`, or below `fewest`; the entries that live then.
 
         It goes by what `observe` has read.
         """
         alive = np.asarray(self._margins > 0)
         self.weights = self.group_weights(alive)
         cost = self.costs.cost(alive)
-        if limits.excess(cost) > 1 or not self._is_connected(alive):
-            return self._steer(lambda: self._deaths(limits, int((~alive).sum())))
-        if self.limits.excess(cost) < 1:
-            return self._steer(lambda: self._deaths(self.limits, int((~alive).sum())))
+        if most.excess(cost) > 1 or not self._is_connected(alive):
+            return self._steer(lambda: self._deaths(most, int((~alive).sum())))
+        if fewest.excess(cost) < 1:
+            return self._steer(lambda: self._deaths(fewest, int((~alive).sum())))
         return alive
 
     def land(self) -> None:
@@ -139,6 +138,8 @@ class Steering:
     def _steer(self, decide: Callable[[], tuple[Mask, float]]) -> Mask:
         """Shift thresholds as decided; the entries that live then."""
         alive, shift = decide()
+        if self._lift(alive):
+            alive, shift = decide()
         if not self._shift(alive, shift):
             # no threshold can lie between shares that are equal up to rounding
             self.entries.separate(APART)
@@ -146,6 +147,18 @@ class Steering:
             alive, shift = decide()
             self._shift(alive, shift)
         return alive
+
+    def _lift(self, alive: Mask) -> bool:
+        """Raise entries that must live above those of their group that die before them; whether there were any."""
+        _, below = self._extremes(np.where(alive, -np.inf, self._margins))
+        # what is exactly zero cannot be raised
+        margins = np.where(np.isfinite(self._margins), self._margins, np.inf)
+        missing = np.where(alive, below[self.entries.group] - margins, -np.inf)
+        if not (missing > 0).any():
+            return False
+        self.entries.scale(np.where(missing > 0, missing + BESIDE, 0.0))
+        self._margins = self.entries.margins()
+        return True
 
     def _shift(self, alive: Mask, shift: float) -> bool:
         """Shift thresholds by a common amount times their weights, a little less or more where an entry is very close.
@@ -182,7 +195,7 @@ class Steering:
         """The entries that live if as few die as the formula needs for `limits`, and the common shift that does it."""
         while True:
             dies_at = self._dies_at()
-            alive, shift = _fewest_deaths(dies_at, lambda mask: limits.excess(self.costs.cost(mask)) <= 1, guess)
+            alive, shift = fewest_deaths(dies_at, lambda mask: limits.excess(self.costs.cost(mask)) <= 1, guess)
             if self._is_connected(alive):
                 return alive, shift
             self._protect_output(alive, self._exact())
@@ -190,31 +203,44 @@ class Steering:
     def _exact_deaths(self, exact: Exact) -> tuple[Mask, float]:
         """The same for the final limits, counted exactly; the formula counts some channels as alive that are not."""
         guess = int((~self._deaths(self.limits)[0]).sum())
-        while True:
-            fits = lambda mask: self.limits.excess(exact.cost(mask)) <= 1  # noqa: E731
-            alive, shift = _fewest_deaths(self._dies_at(), fits, guess)
-            if exact.keeps_output(alive):
-                return self._refilled(alive, exact), shift
-            self._protect_output(alive, exact)
+        fits = lambda mask: self.limits.excess(exact.cost(mask)) <= 1  # noqa: E731
+        best: tuple[float, Mask, float] | None = None
+        spared = np.zeros(self.entries.count, bool)
+        for _ in range(ROUNDS):
+            alive, shift = fewest_deaths(np.where(spared, np.inf, self._dies_at()), fits, guess)
+            while not exact.keeps_output(alive):
+                self._protect_output(alive, exact)
+                alive, shift = fewest_deaths(np.where(spared, np.inf, self._dies_at()), fits, guess)
+            alive = self._refilled(alive, exact)
+            reached = self.limits.excess(exact.cost(alive))
+            if best is None or best[0] < reached <= 1:
+                best = reached, alive, shift
+            if reached >= NEAR or alive.all():
+                break
+            # the last death saved too much: without it, smaller ones may fill the limits
+            last = np.argmax(np.where(alive, -np.inf, self._dies_at()))
+            spared |= (self.entries.group == self.entries.group[last]) & (self._margins >= self._margins[last])
+        assert best is not None
+        return best[1:]
 
     def _refilled(self, alive: Mask, exact: Exact) -> Mask:
         """The live entries, and the strongest dead ones that the limits have room for: the last death may save much."""
-        dies_at, now, full, tries = self._dies_at(), alive.copy(), set[int](), 0
-        for entry in sorted(np.flatnonzero(~alive).tolist(), key=lambda dead: -dies_at[dead]):
-            group = int(self.entries.group[entry])
-            # a threshold above an entry is above all weaker ones of its group
-            if group in full:
-                continue
-            if tries == TRIES or self.limits.excess(exact.cost(now)) >= NEAR:
-                break
+        dies_at, now, tries = self._dies_at(), alive.copy(), 0
+        waiting = sorted(np.flatnonzero(~alive & (dies_at > -np.inf)).tolist(), key=lambda dead: -dies_at[dead])
+
+        def too_many(count: int) -> bool:
+            nonlocal tries
             tries += 1
             more = now.copy()
-            more[entry] = True
-            useful = (exact.cost(more) > exact.cost(now)).any() and exact.keeps_output(more)
-            if useful and self.limits.excess(exact.cost(more)) <= 1:
-                now = more
-            else:
-                full.add(group)
+            more[waiting[: count + 1]] = True
+            return tries > TRIES or self.limits.excess(exact.cost(more)) > 1
+
+        while waiting and tries <= TRIES and self.limits.excess(exact.cost(now)) < NEAR:
+            count = least(too_many, len(waiting), guess=0)
+            now[waiting[:count]] = True
+            # a threshold above an entry is above all weaker ones of its group
+            full = self.entries.group[waiting[count]] if count < len(waiting) else None
+            waiting = [entry for entry in waiting[count:] if self.entries.group[entry] != full]
         return now
 
     def _is_connected(self, alive: Mask) -> bool:
@@ -236,54 +262,3 @@ class Steering:
         if not more:
             raise SparsityError("the output of the network no longer depends on its input, whichever entries live")
         self._essential |= more
-
-
-def _fewest_deaths(dies_at: Numbers, fits: Callable[[Mask], bool], guess: int | None = None) -> tuple[Mask, float]:
-    order = np.argsort(dies_at, kind="stable")
-    dead = least(lambda count: fits(_without(order, count)), int((dies_at < np.inf).sum()), guess)
-    return _without(order, dead), _between(dies_at[order], dead)
-
-
-def _without(order: Order, dead: int) -> Mask:
-    alive = np.ones(len(order), bool)
-    alive[order[:dead]] = False
-    return alive
-
-
-def _between(sorted_shifts: Numbers, dead: int) -> float:
-    """A shift at which the first `dead` entries die and the others live."""
-    below = sorted_shifts[dead - 1] if dead else -np.inf
-    above = sorted_shifts[dead] if dead < len(sorted_shifts) else np.inf
-    if np.isfinite(below) and np.isfinite(above):
-        return float(below + above) / 2
-    if np.isfinite(below):
-        return float(below) + BESIDE
-    return min(float(above) - BESIDE, 0.0) if np.isfinite(above) else 0.0
-
-
-def least(holds: Callable[[int], bool], most: int, guess: int | None = None) -> int:
-    """The least number up to `most` for which `holds` is true, if it is true from there on; `most` if it never is.
-
-    A good guess saves calls.
-
-    Example:
-        >>> least(lambda n: n >= 7, 100, guess=9)
-        7
-    """
-    low, high = 0, most
-    if guess is not None:
-        middle, step = min(guess, most), 1
-        if holds(middle):
-            high = middle
-            while middle > 0 and holds(max(middle - step, 0)):
-                middle = high = max(middle - step, 0)
-                step *= 2
-            low = max(high - step, 0)
-        else:
-            while middle < most and not holds(min(middle + step, most)):
-                middle, step = min(middle + step, most), 2 * step
-            low, high = min(middle + 1, most), min(middle + step, most)
-    while low < high:
-        middle = (low + high) // 2
-        low, high = (low, middle) if holds(middle) else (middle + 1, high)
-    return low

@@ -57,7 +57,7 @@ def first_exact(
     """Plan, apply and compare, boldest first; `small` is the recorded copy of `model`, and is cut."""
     problems: list[Exception] = []
     plans: list[Plan] = []
-    for attempt in (_HEADS, *_ATTEMPTS) if _has_heads(graph) else _ATTEMPTS:
+    for attempt in (_HEADS, *_ATTEMPTS) if has_heads(graph) else _ATTEMPTS:
         if plans:
             # the failed attempt has cut the recorded model
             small = materialise(model).eval()
@@ -99,7 +99,7 @@ def _unchanged(model: nn.Module, bold: Plan, trials: Trials, problems: list[Exce
     return Exact(whole, plan, trials.check(whole), tuple(map(_in_words, problems)), unchanged=True)
 
 
-def _has_heads(graph: Graph) -> bool:
+def has_heads(graph: Graph) -> bool:
     """Whether tensors with channels along several dimensions are multiplied with each other."""
     return any(
         isinstance(node.rule, Attention | Contraction)

@@ -186,7 +186,10 @@ class Duplicate:
         if isinstance(thing, FunctionType):
             return self._function(thing)
         if isinstance(thing, MethodType):
-            new: Any = MethodType(self._followed(thing.__func__), self._followed(thing.__self__))
+            new: Any = MethodType(self._followed(thing.__func__), owner := self._followed(thing.__self__))
+            if type(owner) is not type(thing.__self__):
+                # an ordinary layer in place of a gated one does it in its own way
+                new = getattr(owner, thing.__name__, new)
         elif isinstance(thing, BuiltinMethodType):
             new = getattr(self(thing.__self__), thing.__name__)
         elif isinstance(thing, ReferenceType):

@@ -2,7 +2,7 @@
 
 import inspect
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
 import torch
@@ -50,27 +50,33 @@ def slice_optimizer(optimizer: AnyOptimizer, model: nn.Module, small: Compacted[
     # some classes keep more defaults than their constructor takes
     taken = inspect.signature(type(optimizer).__init__).parameters
     options = {key: value for key, value in optimizer.defaults.items() if key in taken}
+    if not any(group["params"] for group in groups):
+        raise SparsityError("nothing is left of the parameters that the optimiser holds")
     new = type(optimizer)([group for group in groups if group["params"]], **options)
     new.state.update(states)
     return new
 
 
-def slice_optimizer_in_place(
-    optimizer: torch.optim.Optimizer, model: nn.Module, small: Compacted[Any], *, gates_stay: bool = False
+def slice_optimizers_in_place(
+    optimizers: Iterable[torch.optim.Optimizer], model: nn.Module, small: Compacted[Any], *, gates_stay: bool = False
 ) -> None:
-    """Give `optimizer` the parameters of the compact model and their state; a group that loses all of its own stays.
+    """Give optimisers the parameters of the compact model and their state; a group that loses all of its own stays.
 
-    With `gates_stay`, the compact model has gates, whose parameters the plan slices too.
+    If one of them cannot be sliced, all are left as they are. With `gates_stay`, the compact model has gates, whose
+    parameters the plan slices too.
     """
-    _check(optimizer, small)
-    groups, states = sliced_groups(optimizer, check_model(model), small, {} if gates_stay else None)
-    for group, new in zip(optimizer.param_groups, groups, strict=True):
-        if "param_names" in group:
-            group["param_names"] = [name for name, _ in new["params"]]
-            new["params"] = [parameter for _, parameter in new["params"]]
-        group["params"] = new["params"]
-    optimizer.state.clear()
-    optimizer.state.update(states)
+    sliced = []
+    for optimizer in optimizers:
+        _check(optimizer, small)
+        sliced.append((optimizer, *sliced_groups(optimizer, check_model(model), small, {} if gates_stay else None)))
+    for optimizer, groups, states in sliced:
+        for group, new in zip(optimizer.param_groups, groups, strict=True):
+            if "param_names" in group:
+                group["param_names"] = [name for name, _ in new["params"]]
+                new["params"] = [parameter for _, parameter in new["params"]]
+            group["params"] = new["params"]
+        optimizer.state.clear()
+        optimizer.state.update(states)
 
 
 def sliced_groups(
@@ -90,6 +96,8 @@ def sliced_groups(
         {**{key: value for key, value in group.items() if key not in {"params", "param_names"}}, "params": []}
         for group in optimizer.param_groups
     ]
+    if home.keys().isdisjoint(map(id, old.values())):
+        raise SparsityError("the optimiser holds no parameter of the model that was compacted")
     states: dict[Tensor, dict[str, Any]] = {}
     for name, parameter in small.model.named_parameters():
         source = _source(name, parameter, old, sources)
@@ -102,10 +110,19 @@ def sliced_groups(
         if source.keeps_state:
             kept = small.plan.tensors.get(name)
             states[parameter] = _sliced_state(name, optimizer.state.get(before, {}), before, parameter, kept)
-    if not any(group["params"] for group in groups):
-        raise SparsityError("the optimiser holds no parameter of the model that was compacted")
     _keep_others(optimizer, {id(parameter) for parameter in old.values()}, groups, states)
+    for group in groups:
+        _complete_fused_momentum(group, states)
     return groups, {parameter: state for parameter, state in states.items() if state}
+
+
+def _complete_fused_momentum(group: dict[str, Any], states: dict[Tensor, dict[str, Any]]) -> None:
+    """Start what is new with a momentum of zero, if the kernel wants one for each parameter once there is one."""
+    key, own = "momentum_buffer", [entry[-1] if isinstance(entry, tuple) else entry for entry in group["params"]]
+    if group.get("fused") and any(states.get(parameter, {}).get(key) is not None for parameter in own):
+        for parameter in own:
+            if states.setdefault(parameter, {}).get(key) is None:
+                states[parameter][key] = torch.zeros_like(parameter)
 
 
 def _baked_sources(small: Compacted[Any], old: Mapping[str, Tensor]) -> dict[str, Source]:

@@ -10,7 +10,7 @@ from torch import nn
 
 from diffsparse.compaction.analyse import Analysis
 from diffsparse.compaction.apply import with_earlier
-from diffsparse.compaction.attempts import first_exact
+from diffsparse.compaction.attempts import first_exact, has_heads
 from diffsparse.compaction.graph import Graph
 from diffsparse.compaction.materialise import check_model, materialise, materialise_and_look
 from diffsparse.compaction.numbers_used import numbers_of
@@ -199,7 +199,7 @@ class LiveMacs:
     def __call__(self) -> int:
         """MACs of `compact(model, example_inputs).model` on the example, for the zeros that the model has now."""
         graph, _ = recorded(materialise(self._model).eval(), self._example)
-        analysis = Analysis(graph)
+        analysis = Analysis(graph, heads=has_heads(graph))
         plan, _ = make_plan(analysis)
         gone = {name for name, action in plan.layers.items() if action.drops_module}
         total = self.whole.macs - sum(n for name, n in self.whole.macs_by_module.items() if lies_in(name, gone))

@@ -107,6 +107,11 @@ class Gate(_Wide, ABC):
     def parameter_sources(self) -> dict[str, Source]:
         return {"values": Source("alpha")}
 
+    @property
+    def frozen(self) -> bool:
+        """Whether its thresholds are not trained, so that no entry is meant to die."""
+        return not any(p.requires_grad for p in self.parameters(recurse=False) if p is not self.alpha)
+
     def check_finite(self, name: str) -> None:
         """Raise if a parameter of this gate is NaN or infinite; the message gives `name`, or else the gate's type."""
         for key, parameter in self.named_parameters(recurse=False):

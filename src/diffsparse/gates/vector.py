@@ -113,7 +113,9 @@ class VectorGate(Gate):
     def regated(self, ordinary: nn.Module, kept: Tensor) -> Self:
         """This gate with the entries `kept` alone, for a gate of one dimension; values stay as they are."""
         new = type(self)(len(kept), rgf=self.rgf, device=self.alpha.device, dtype=self.alpha.dtype)
-        new.requires_grad_(self.alpha.requires_grad).train(self.training)
+        new.train(self.training)
+        for key, parameter in self.named_parameters(recurse=False):
+            new.get_parameter(key).requires_grad_(parameter.requires_grad)
         alpha = self.alpha.index_select(0, kept)
         new.set_groups(alpha, self._threshold_of(alpha))
         return new

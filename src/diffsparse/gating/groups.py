@@ -47,9 +47,10 @@ def parameter_groups(
     return [group for group in groups if group["params"]]
 
 
-def warn_of_idle_gates(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    """Warn once if `optimizer` does not hold every gate of `model` that requires gradients: it would never move."""
-    held = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+def warn_of_idle_gates(model: nn.Module, *optimizers: torch.optim.Optimizer) -> None:
+    """Warn once if a gate of `model` that requires gradients is in none of the optimisers: it would never move."""
+    groups = [group for optimizer in optimizers for group in optimizer.param_groups]
+    held = {id(parameter) for group in groups for parameter in group["params"]}
     idle = [
         name or type(gate).__name__
         for name, gate in named_gates(model)

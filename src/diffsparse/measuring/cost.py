@@ -48,9 +48,9 @@ class Cost:
     """Operations and memory of one forward pass on an example."""
 
     macs: int
-    """Multiply-accumulates of convolutions and linear layers."""
+    """Multiply-accumulates of convolutions, linear layers and matrix products, those of attention included."""
     product_macs: int
-    """Multiply-accumulates of batched matrix products without a parameter, those of attention; not in `macs`."""
+    """The part of `macs` in batched matrix products without a parameter: queries with keys, attention with values."""
     elementwise_flops: int
     """2 per element of a batch norm, 1 per element of a ReLU, per element pooled and per bias added; not in `macs`."""
     peak_activation_bytes: int
@@ -58,6 +58,11 @@ class Cost:
     the workspace inside a kernel."""
     macs_by_module: dict[str, int]
     """`macs` by the innermost module that did them; "" is the model itself, modules without MACs are left out."""
+
+    @property
+    def layer_macs(self) -> int:
+        """`macs` without `product_macs`: convolutions and linear layers alone, as many papers count."""
+        return self.macs - self.product_macs
 
 
 def count(model: nn.Module, example: Example) -> Cost:
@@ -69,18 +74,14 @@ def count(model: nn.Module, example: Example) -> Cost:
     counter = FlopCounterMode(display=False, custom_mapping=_FORMULAS)
     with undisturbed(model, device=example.device), _plain_kernels():
         recorder = Recorder(model, example.tensors)
-
-        def macs() -> int:
-            done = counter.flop_counts["Global"]
-            return sum(flops for op, flops in done.items() if op in _LAYERS) // 2 + recorder.weight_macs
-
         # The counter is entered last, so it acts first and the recorder sees the operations it decomposes into.
-        with recorder, counter, _own_share(model, macs) as macs_by_module:
+        with recorder, counter, _own_share(model, lambda: counter.get_total_flops() // 2) as macs_by_module:
             example.run(model)
-    total = macs()
+    macs, done = counter.get_total_flops() // 2, counter.flop_counts["Global"]
+    of_layers = sum(flops for op, flops in done.items() if op in _LAYERS) // 2 + recorder.weight_macs
     return Cost(
-        macs=total,
-        product_macs=counter.get_total_flops() // 2 - total,
+        macs=macs,
+        product_macs=macs - of_layers,
         elementwise_flops=recorder.elementwise_flops,
         peak_activation_bytes=recorder.peak_bytes,
         macs_by_module={name: own for name, own in macs_by_module.items() if own},

@@ -41,10 +41,12 @@ def measure(
 ) -> Measurement | Comparison:
     """Operations, parameters, memory and time of a model, or of two models compared.
 
-    FLOPs = 2 x MACs of convolutions and linear layers; products between activations (attention) and elementwise
-    operations are separate figures. All figures are for the whole example: with a batch of 8, divide by 8 to get those
-    of one sample. The model runs in eval mode without gradients; its training flags, its buffers and the random state
-    are restored.
+    FLOPs = 2 x MACs of convolutions, linear layers and matrix products. Products between activations, as in attention,
+    are also a figure of their own (`product_macs`; `layer_macs` is the rest), and so are elementwise operations. The
+    products of attention grow with the square of the length: they are counted for that of the example.
+
+    All figures are for the whole example: with a batch of 8, divide by 8 to get those of one sample. The model runs in
+    eval mode without gradients; its training flags, its buffers and the random state are restored.
 
     Args:
         model: any model, or what `compact` returned.

@@ -7,8 +7,8 @@ from typing import Any
 from diffsparse.measuring.cost import Cost
 from diffsparse.measuring.latency import Latency
 
-# What the headline counts; attention products and elementwise operations are separate figures.
-CONVENTION = "FLOPs = 2 x MACs of convolutions and linear layers"
+# What the headline counts; elementwise operations are a separate figure.
+CONVENTION = "FLOPs = 2 x MACs of convolutions, linear layers and matrix products"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,7 +86,7 @@ class Comparison:
 _FIGURES = {
     "macs": "MACs",
     "flops": "FLOPs",
-    "product_macs": "attention MACs, apart",
+    "product_macs": "MACs of attention products among them",
     "flops_with_elementwise": "FLOPs with BN, ReLU, pooling, bias",
     "params": "parameters",
     "bytes": "bytes of parameters and buffers",

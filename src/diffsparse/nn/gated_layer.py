@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from diffsparse.errors import SparsityError
 from diffsparse.gates import SignedGate, Source
-from diffsparse.module_tree import OF_TORCH
+from diffsparse.module_tree import OF_TORCH, is_sharded
 
 Layer = TypeVar("Layer", bound=nn.Module)
 Side = Literal["inputs", "outputs"]
@@ -69,6 +69,9 @@ class GatedLayer(nn.Module):
     @property
     def weight(self) -> Tensor:
         stored = cast(Tensor, self._parameters["weight"])
+        if is_sharded(stored):
+            # nobody computes with it now, and `fully_shard` looks for the parameter itself
+            return stored
         if (part := self.part("inputs")) is not None:
             shape = [-1 if dim == self.input_dim else 1 for dim in range(stored.dim())]
             stored = stored * part().view(shape).to(stored.dtype)
@@ -77,7 +80,7 @@ class GatedLayer(nn.Module):
     @property
     def bias(self) -> Tensor | None:
         stored = self._parameters.get("bias")
-        return None if stored is None else self._with_output_gate(stored)
+        return stored if stored is None or is_sharded(stored) else self._with_output_gate(stored)
 
     def _with_output_gate(self, stored: Tensor) -> Tensor:
         part = self.part("outputs")

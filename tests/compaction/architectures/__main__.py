@@ -23,7 +23,7 @@ def explain(name: str, shifts: bool) -> None:
     small = ds.compact(model, example)
     after = count(small.model, Example.of(example))
     print(f"\n{name}, {'with' if shifts else 'without'} constants: live {live.live}, of {live.whole}")
-    print(f"after {after.macs} and {after.product_macs} in products without a parameter")
+    print(f"after {after.macs}, {after.product_macs} of them in products without a parameter")
     for module in sorted(after.macs_by_module, key=lambda key: live.by_module[key] - after.macs_by_module[key])[:15]:
         if (does := after.macs_by_module[module]) != live.by_module[module]:
             print(f"  {module}: {does} instead of {live.by_module[module]}; {small.plan.layers.get(module, '')}")

@@ -1,10 +1,11 @@
 """`scaled_dot_product_attention`: a head whose values are zero gives zero, and its queries and keys are not read."""
 
+from math import prod
 from typing import Any
 
 import numpy as np
 
-from diffsparse.compaction.graph import Graph, Node, Value
+from diffsparse.compaction.graph import Graph, Node, Value, how_many
 from diffsparse.compaction.rules.base import Rule, argument, pin
 from diffsparse.compaction.rules.dimensions import agree_aligned, agree_along, keep_along, kept_along
 from diffsparse.compaction.rules.grid import Grid, flattened, read
@@ -54,6 +55,16 @@ class Attention(Rule):
             changed |= agree_aligned([shared], apart=(-2, -1))
             changed |= _agree_heads(shared, out) if len(out.shape) > 2 else False
         return changed
+
+    def macs(self, node: Node, graph: Graph) -> tuple[int, int]:
+        """Queries times keys, and the result times values, for each head."""
+        (query, key, _), out = node.details, node.output
+        each = prod(out.shape[:-1]) * key.shape[-2]
+        before = each * (query.shape[-1] + out.shape[-1])
+        dim = len(out.shape) - 3
+        if dim not in (out.axes or ()):
+            return before, before
+        return before, before // out.shape[dim] * how_many(kept_along(out, dim))
 
 
 def _agree_heads(shared: Value, out: Value) -> bool:

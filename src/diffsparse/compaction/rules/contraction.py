@@ -8,9 +8,9 @@ import numpy as np
 from torch import Tensor
 
 from diffsparse.compaction.actions import TensorSlice
-from diffsparse.compaction.graph import Graph, Mask, Node, Value, as_array, every, indices, some
+from diffsparse.compaction.graph import Graph, Mask, Node, Value, as_array, every, how_many, indices, some
 from diffsparse.compaction.rules.base import Rule, argument, pin, read_all, unite
-from diffsparse.compaction.rules.dimensions import agree_along
+from diffsparse.compaction.rules.dimensions import agree_along, kept_along
 from diffsparse.compaction.rules.grid import Grid, flattened, read
 
 Labels: TypeAlias = list[int]
@@ -110,14 +110,10 @@ class Contraction(Rule):
 
     def macs(self, node: Node, graph: Graph) -> tuple[int, int]:
         product: Product = node.details
-        stored = any(value.parameter is not None for value in product.factors)
-        matrices = node.op != "einsum" and all(len(value.shape) == 2 for value in product.factors)
-        if not stored and not matrices:
-            return 0, 0
         terms = [*zip(product.factors, product.labels, strict=True), (node.output, product.result)]
         sizes = {label: n for value, own in terms for label, n in zip(own, value.shape, strict=True) if n > 1}
-        kept = {own[v.axis]: int(v.keep.sum()) for v, own in terms if v.axis is not None and v.channels > 1}
-        before, after = sizes, sizes | kept
+        tracked = [(v, own, axis) for v, own in terms for axis in v.axes or () if v.shape[axis] > 1]
+        before, after = sizes, sizes | {own[axis]: how_many(kept_along(v, axis)) for v, own, axis in tracked}
         if node.op != "einsum":
             return prod(before.values()), prod(after.values())
         # where nothing is added up, einsum multiplies entry by entry
