@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from diffsparse.compaction.rules.layer import filled
+from diffsparse.compaction.rules.groups import filled
 from diffsparse.testing import zero_channels
 from tests.compaction.nets import randomise
 from tests.compaction.tiny import Tiny, analysed, chosen, complement, tiny

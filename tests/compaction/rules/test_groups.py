@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from diffsparse.compaction.rules.layer import MOST_RAGGED_GROUPS, ragged_pays, regular
+from diffsparse.compaction.rules.groups import MOST_RAGGED_GROUPS, ragged_pays, regular
 
 
 def mask(bits: str) -> np.ndarray:
