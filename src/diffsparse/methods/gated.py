@@ -12,7 +12,7 @@ from diffsparse.errors import SparsityError
 from diffsparse.gates import named_gates
 from diffsparse.gating import Count, sparsify, sparsity
 from diffsparse.methods.costs import asked_costs
-from diffsparse.methods.method import COSTS, STEERING, Method, check_auto, register_method
+from diffsparse.methods.method import COSTS, STEERING, Method, Sample, batch_norms, check_auto, register_method
 from diffsparse.methods.settings import Sparsifying
 from diffsparse.penalties import L1, Norm, Penalty, Regulariser
 from diffsparse.penalties.strength import Pace
@@ -20,7 +20,8 @@ from diffsparse.penalties.strength import Pace
 
 @dataclass(frozen=True, kw_only=True)
 class Gated(Method):
-    """Gates with learned thresholds on every batch norm, or those that the model brings itself.
+    """Gates with learned thresholds: those that the model brings itself, or on every batch norm; without any batch norm,
+    wherever a run shows that heads, neurons or channels can be removed.
 
     Either a `Budget` steers them to a cost and makes the model small on the way, or the paper's penalty of a lambda
     makes zeros. `Sparsifying` describes the fields, which are options of the same names.
@@ -74,10 +75,12 @@ class Gated(Method):
         """Whether gates leave the model while it trains."""
         return bool(asked_costs(self))
 
-    def prepare(self, model: nn.Module) -> nn.Module:
+    def prepare(self, model: nn.Module, sample: Sample | None = None) -> nn.Module:
         if any(True for _ in named_gates(model)):
             return model
-        return sparsify(model, start=self.start, rgf=self.rgf)
+        # networks of the paper keep their gates where the paper has them
+        example = None if sample is None or batch_norms(model) else sample()
+        return sparsify(model, example, start=self.start, rgf=self.rgf)
 
     def fitted(self, model: nn.Module, example: Tensor, steps: int) -> Method:
         if not self.shrinks:
