@@ -20,7 +20,7 @@ from diffsparse.penalties.strength import Pace
 
 @dataclass(frozen=True, kw_only=True)
 class Gated(Method):
-    """Gates with learned thresholds: those that the model brings itself, or on every batch norm; without any batch norm,
+    """Gates with learned thresholds: those that the model brings itself, or on every batch norm; without batch norms,
     wherever a run shows that heads, neurons or channels can be removed.
 
     Either a `Budget` steers them to a cost and makes the model small on the way, or the paper's penalty of a lambda
