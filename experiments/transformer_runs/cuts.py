@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+from transformers.pytorch_utils import Conv1D
 
 import diffsparse as ds
 
@@ -32,9 +33,11 @@ class Reader:
 
 
 def readers(model: nn.Module, head_size: int) -> Iterator[Reader]:
-    """All of them; layers that lost all their units are left out."""
+    """All of them; layers that lost all their units are constants, or gone."""
     layers = dict(model.named_modules())
     for name, layer in layers.items():
+        if not isinstance(layer, nn.Linear | Conv1D):
+            continue
         ending = max((end for end in LAYERS if name.endswith(f".{end}")), key=len, default=None)
         if ending is None:
             continue

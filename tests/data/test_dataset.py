@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from diffsparse import SparsityError
-from diffsparse.data import Batch, DataSet, Labelled, Normalisation, Part, TensorPart
+from diffsparse.data import Batch, DataSet, Labelled, Normalisation, Part, TensorPart, open_data
 from diffsparse.data.dataset import Share, every_entry, random_numbers, shuffled_entries, whole_batches
 from diffsparse.data.image_folder import ImagePart, open_folder
 from diffsparse.data.tensor_part import ShiftAndFlip

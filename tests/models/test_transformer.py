@@ -33,7 +33,7 @@ def test_a_multiplier_scales_heads() -> None:
     assert (scaled_width(1.0, 4), scaled_width(0.5, 4), scaled_width(0.7, 2)) == (128, 64, 44)
     whole, half = VisionTransformer(10, layers=1), create("vit-tiny-0.5")
     assert half.network.config.hidden_size == 64 == whole.network.config.hidden_size // 2
-    with pytest.raises(SparsityError, match="the width multiplier 0.01 leaves nothing of a head of size 32"):
+    with pytest.raises(SparsityError, match=r"the width multiplier 0\.01 leaves nothing of a head of size 32"):
         scaled_width(0.01, 4)
 
 
@@ -67,7 +67,7 @@ def test_without_the_library_the_extra_is_named(make: object, monkeypatch: pytes
 def test_heads_and_neurons_leave(model: object, example: torch.Tensor) -> None:
     torch.manual_seed(0)
     net = ds.sparsify(model(), example)
-    budget = ds.Budget(net, example[:1], macs=0.5, steps=4, due=1.0)
+    budget = ds.Budget(net, example[:1], macs=0.5, steps=4, due=1.0, weighted=False)
     optimizer = torch.optim.AdamW(ds.parameter_groups(net, gate_lr=5e-3), lr=1e-3)
     for _ in range(4):
         loss = net(example).square().mean() + budget.penalty()

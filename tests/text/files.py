@@ -3,7 +3,7 @@
 import random
 from pathlib import Path
 
-WORDS = {0: "bad dull poor grim".split(), 1: "good bright fine glad".split()}
+WORDS = {0: ["bad", "dull", "poor", "grim"], 1: ["good", "bright", "fine", "glad"]}
 
 
 def write_sentences(path: Path, count: int, seed: int = 0) -> None:

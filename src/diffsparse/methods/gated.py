@@ -14,6 +14,7 @@ from diffsparse.gating import Count, sparsify, sparsity
 from diffsparse.methods.costs import asked_costs
 from diffsparse.methods.method import COSTS, STEERING, Method, Sample, batch_norms, check_auto, register_method
 from diffsparse.methods.settings import Sparsifying
+from diffsparse.nn import GatedLayer
 from diffsparse.penalties import L1, Norm, Penalty, Regulariser
 from diffsparse.penalties.strength import Pace
 
@@ -86,7 +87,9 @@ class Gated(Method):
         if not self.shrinks:
             return self
         costs = {"macs": self.macs, "params": self.params, "bytes": self.bytes}
-        budget = Budget(model, example, steps=steps, due=self.due, **costs)  # type: ignore[arg-type]
+        # a head costs as much as dozens of neurons: weighted by that, all heads would go before any neuron
+        weighted = not any(isinstance(module, GatedLayer) for module in model.modules())
+        budget = Budget(model, example, steps=steps, due=self.due, weighted=weighted, **costs)  # type: ignore[arg-type]
         return replace(self, budget=budget, entries=sparsity(model).channels.total)
 
     def regulariser(self, model: nn.Module, optimizer: Optimizer) -> Regulariser:
