@@ -58,15 +58,15 @@ def test_without_the_library_the_extra_is_named(make: object, monkeypatch: pytes
 @pytest.mark.parametrize(
     ("model", "example"),
     [
-        (lambda: TextClassifier(2, length=16, layers=2, heads=4), torch.randint(1, 256, (4, 16))),
-        (lambda: LanguageModel(length=16, layers=2, heads=4), torch.randint(1, 256, (4, 16))),
-        (lambda: VisionTransformer(10, layers=2), torch.randn(4, 3, 32, 32)),
+        (lambda: TextClassifier(2, length=16, layers=2, heads=4), torch.arange(1, 65).view(4, 16)),
+        (lambda: LanguageModel(length=16, layers=2, heads=4), torch.arange(1, 65).view(4, 16)),
+        (lambda: VisionTransformer(10, layers=2), torch.linspace(-1, 1, 12288).view(4, 3, 32, 32)),
     ],
     ids=["bert", "gpt", "vit"],
 )
 def test_heads_and_neurons_leave(model: object, example: torch.Tensor) -> None:
     torch.manual_seed(0)
-    net = ds.sparsify(model(), example)
+    net = ds.sparsify(model(), example, compete="layer")
     budget = ds.Budget(net, example[:1], macs=0.5, steps=4, due=1.0, weighted=False)
     optimizer = torch.optim.AdamW(ds.parameter_groups(net, gate_lr=5e-3), lr=1e-3)
     for _ in range(4):

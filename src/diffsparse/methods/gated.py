@@ -81,7 +81,8 @@ class Gated(Method):
             return model
         # networks of the paper keep their gates where the paper has them
         example = None if sample is None or batch_norms(model) else sample()
-        return sparsify(model, example, start=self.start, rgf=self.rgf)
+        # gates of a fresh network start alike, so nothing tells yet which of its layers matter less than others
+        return sparsify(model, example, compete="layer", start=self.start, rgf=self.rgf)
 
     def fitted(self, model: nn.Module, example: Tensor, steps: int) -> Method:
         if not self.shrinks:
