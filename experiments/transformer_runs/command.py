@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import diffsparse as ds
-from experiments.transformer_runs.cuts import readers
+from experiments.transformer_runs.cuts import by_torch_pruning, readers
 from experiments.transformer_runs.loop import tested
 from experiments.transformer_runs.rows import Bench, Cut, Ours, Row, Uniform, plain, plain_longer
 from experiments.transformer_runs.summary import read_runs, summarise
@@ -25,6 +25,7 @@ ROWS: dict[str, Row] = {
     "ours, from scratch": Ours(trained=False),
     "ours, from trained": Ours(trained=True),
     "magnitude, from trained": Cut(),
+    "torch-pruning, from trained": Cut(cut=by_torch_pruning),
     "uniform, from scratch": Uniform(),
     "uniform, equal total cost": Uniform(equal_cost=True),
     "ours, a tenth of the steps": Ours(trained=True, share=TENTH),
@@ -34,6 +35,8 @@ ROWS: dict[str, Row] = {
 }
 WHOLE = ("plain", "plain, trained on")
 """Rows without a budget."""
+IMPOSSIBLE = {("shakespeare", "torch-pruning, from trained")}
+"""Torch-Pruning does not know the layers of GPT-2."""
 
 
 def main(words: str) -> None:
@@ -58,7 +61,7 @@ def main(words: str) -> None:
     for seed in options.seeds:
         for row in options.rows:
             for budget in [1.0] if row in WHOLE else options.budgets:
-                if (row, budget, seed) not in known:
+                if (row, budget, seed) not in known and (options.task, row) not in IMPOSSIBLE:
                     _make(bench, row, budget, seed)
 
 

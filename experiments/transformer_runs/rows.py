@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 import diffsparse as ds
 from experiments.transformer_runs.cuts import by_magnitude
@@ -113,11 +113,13 @@ class Cut:
     """Cut the trained network, then tune it."""
 
     share: float = 1.0
+    """Steps, as a share of those of the other rows."""
     distilled: bool = False
+    cut: Callable[[nn.Module, Tensor, float, int], nn.Module] = by_magnitude
 
     def __call__(self, bench: Bench, budget: float, seed: int) -> Outcome:
         task, whole = bench.task, bench.trained(seed)
-        small = by_magnitude(whole, bench.example, budget, bench.head_size)
+        small = self.cut(whole, bench.example, budget, bench.head_size)
         teacher = whole.eval() if self.distilled else None
         steps = round(self.share * task.tuning)
         training = bench.training(small, seed, steps, rate=task.tuning_rate, teacher=teacher)
