@@ -79,7 +79,7 @@ def _make(bench: Bench, row: str, budget: float, seed: int) -> None:
         "params": cost.params / bench.whole.params,
         "steps": training.steps,
         "seconds": training.seconds,
-        "left": _left(model, bench.head_size),
+        "left": _left(model),
         "config": {"rate": training.rate, "gate_rate": training.gate_rate, "row": repr(ROWS[row])},
         "versions": {"torch": torch.__version__, "python": platform.python_version(), "diffsparse": ds.__version__},
         **notes,
@@ -90,9 +90,9 @@ def _make(bench: Bench, row: str, budget: float, seed: int) -> None:
     print(f"{row} {budget:g} seed {seed}: {figure:.4f} at {record['macs']:.1%}, {training.seconds:.0f} s", flush=True)
 
 
-def _left(model: nn.Module, head_size: int) -> dict[str, int]:
+def _left(model: nn.Module) -> dict[str, int]:
     """Heads and neurons of every layer that are left; a layer that is gone is not named."""
-    return {reader.name: len(reader.scores) for reader in readers(model, head_size)}
+    return {reader.name: len(reader.scores) for reader in readers(model)}
 
 
 def _write(path: Path, content: Any) -> None:

@@ -34,7 +34,13 @@ class Reader:
     """Product of the norms of the weights that make and that read each unit."""
 
 
-def readers(model: nn.Module, head_size: int) -> Iterator[Reader]:
+def head_size(model: nn.Module) -> int:
+    """Channels per head, which no cut changes."""
+    config = model.network.config  # type: ignore[union-attr]
+    return int(config.hidden_size) // int(config.num_attention_heads)  # type: ignore[union-attr,arg-type]
+
+
+def readers(model: nn.Module) -> Iterator[Reader]:
     """All of them; layers that lost all their units are constants, or gone."""
     layers = dict(model.named_modules())
     for name, layer in layers.items():
@@ -44,7 +50,7 @@ def readers(model: nn.Module, head_size: int) -> Iterator[Reader]:
         if ending is None:
             continue
         kind, makers = LAYERS[ending]
-        block, prefix = (head_size if kind == "heads" else 1), name.removesuffix(ending)
+        block, prefix = (head_size(model) if kind == "heads" else 1), name.removesuffix(ending)
         read = _inputs_first(layer).square().sum(1).view(-1, block).sum(1)
         made = torch.zeros_like(read)
         for maker in makers:
@@ -59,14 +65,14 @@ def _inputs_first(layer: nn.Module) -> Tensor:
     return weight.T if isinstance(layer, nn.Linear) else weight
 
 
-def by_magnitude(model: nn.Module, example: Tensor, share: float, head_size: int) -> nn.Module:
+def by_magnitude(model: nn.Module, example: Tensor, share: float) -> nn.Module:
     """The network without the same share of its heads and of its neurons, those of smallest score over all layers."""
     whole = ds.measure(model, example, latency=False).macs
-    found = list(readers(model, head_size))
+    found = list(readers(model))
     low, high, best = 0.0, 1.0, None
     for _ in range(10):
         middle = (low + high) / 2
-        small = _without(model, example, found, middle, head_size)
+        small = _without(model, example, found, middle)
         if ds.measure(small, example, latency=False).macs <= share * whole:
             high, best = middle, small
         else:
@@ -76,7 +82,7 @@ def by_magnitude(model: nn.Module, example: Tensor, share: float, head_size: int
     return best
 
 
-def _without(model: nn.Module, example: Tensor, found: list[Reader], share: float, head_size: int) -> nn.Module:
+def _without(model: nn.Module, example: Tensor, found: list[Reader], share: float) -> nn.Module:
     cut = copy.deepcopy(model)
     layers = dict(cut.named_modules())
     for kind in ("heads", "neurons"):
@@ -85,7 +91,7 @@ def _without(model: nn.Module, example: Tensor, found: list[Reader], share: floa
         alive = torch.ones(len(scores), dtype=torch.bool)
         alive[scores.argsort()[: round(share * len(scores))]] = False
         for reader, lives in zip(chosen, alive.split([len(reader.scores) for reader in chosen]), strict=True):
-            units = lives.repeat_interleave(head_size) if kind == "heads" else lives
+            units = lives.repeat_interleave(head_size(model)) if kind == "heads" else lives
             with torch.no_grad():
                 _inputs_first(layers[reader.name])[~units] = 0
     with warnings.catch_warnings():
@@ -94,14 +100,14 @@ def _without(model: nn.Module, example: Tensor, found: list[Reader], share: floa
     return small
 
 
-def by_torch_pruning(model: nn.Module, example: Tensor, share: float, head_size: int) -> nn.Module:
+def by_torch_pruning(model: nn.Module, example: Tensor, share: float) -> nn.Module:
     """The cut of Torch-Pruning's MagnitudePruner in one step: heads, neurons, and the width of the network as well."""
     whole = ds.measure(model, example, latency=False).macs
     # with a ratio that removes no head at all the library fails
     low, high, best = 0.05, 0.95, None
     for _ in range(8):
         middle = (low + high) / 2
-        small = _pruned(model, example, middle, head_size)
+        small = _pruned(model, example, middle)
         if ds.measure(small, example, latency=False).macs <= share * whole:
             high, best = middle, small
         else:
@@ -111,10 +117,10 @@ def by_torch_pruning(model: nn.Module, example: Tensor, share: float, head_size:
     return best
 
 
-def _pruned(model: nn.Module, example: Tensor, ratio: float, head_size: int) -> nn.Module:
+def _pruned(model: nn.Module, example: Tensor, ratio: float) -> nn.Module:
     small = copy.deepcopy(model).eval()
     heads = {
-        layer: layer.out_features // head_size
+        layer: layer.out_features // head_size(model)
         for name, layer in small.named_modules()
         if re.fullmatch(r".*\.(query|key|value|q_proj|k_proj|v_proj)", name)
     }

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import diffsparse as ds
-from experiments.transformer_runs.cuts import by_magnitude
+from experiments.transformer_runs.cuts import by_magnitude, head_size
 from experiments.transformer_runs.loop import Training
 from experiments.transformer_runs.tasks import TASKS
 
@@ -31,7 +31,6 @@ class Bench:
         self.data = self.task.data(self.root)
         self.sample = self.data.example(SAMPLES)
         self.example = self.sample[:1]
-        self.head_size = int(32 * self.task.multiplier)
         self.folder.mkdir(parents=True, exist_ok=True)
         self.whole = ds.measure(self.fresh(0), self.example, latency=False)
 
@@ -115,11 +114,11 @@ class Cut:
     share: float = 1.0
     """Steps, as a share of those of the other rows."""
     distilled: bool = False
-    cut: Callable[[nn.Module, Tensor, float, int], nn.Module] = by_magnitude
+    cut: Callable[[nn.Module, Tensor, float], nn.Module] = by_magnitude
 
     def __call__(self, bench: Bench, budget: float, seed: int) -> Outcome:
         task, whole = bench.task, bench.trained(seed)
-        small = self.cut(whole, bench.example, budget, bench.head_size)
+        small = self.cut(whole, bench.example, budget)
         teacher = whole.eval() if self.distilled else None
         steps = round(self.share * task.tuning)
         training = bench.training(small, seed, steps, rate=task.tuning_rate, teacher=teacher)
@@ -135,7 +134,8 @@ class Uniform:
     """Whether it trains for as many MACs as the trained network and its tuning take together."""
 
     def __call__(self, bench: Bench, budget: float, seed: int) -> Outcome:
-        sizes = [size / bench.head_size for size in range(1, bench.head_size + 1)]
+        whole = head_size(bench.fresh(0))
+        sizes = [size / whole for size in range(1, whole + 1)]
         fits = [factor for factor in sizes if self._macs(bench, factor) <= budget * bench.whole.macs]
         model = bench.fresh(seed, max(fits))
         own = self._macs(bench, max(fits)) / bench.whole.macs
