@@ -39,7 +39,7 @@ def test_a_multiplier_scales_heads() -> None:
 
 def test_wrong_sizes_are_refused() -> None:
     for make in (
-        lambda: TextClassifier(1),
+        lambda: TextClassifier(0),
         lambda: LanguageModel(length=0),
         lambda: LanguageModel(dropout=2.0),
         lambda: VisionTransformer(10, patch=64),

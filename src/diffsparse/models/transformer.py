@@ -59,7 +59,7 @@ class TextClassifier(nn.Module):
         super().__init__()
         library, width = transformers_library("bert-mini"), scaled_width(multiplier, heads)
         config = library.BertConfig(
-            num_labels=require_whole("num_classes", num_classes, low=2),
+            num_labels=require_whole("num_classes", num_classes, low=1),
             vocab_size=require_whole("vocabulary", vocabulary, low=2),
             pad_token_id=PAD,
             hidden_size=width,
@@ -158,7 +158,7 @@ class VisionTransformer(nn.Module):
         super().__init__()
         library, width = transformers_library("vit-tiny"), scaled_width(multiplier, heads)
         config = library.ViTConfig(
-            num_labels=require_whole("num_classes", num_classes, low=2),
+            num_labels=require_whole("num_classes", num_classes, low=1),
             num_channels=require_whole("in_channels", in_channels, low=1),
             image_size=require_whole("image_size", image_size, low=1),
             patch_size=require_whole("patch", patch, low=1, high=image_size),
