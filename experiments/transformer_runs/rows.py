@@ -96,7 +96,7 @@ class Ours:
         model = bench.trained(seed) if self.trained else bench.fresh(seed)
         teacher = copy.deepcopy(model).eval() if self.distilled else None
         steps = round(self.share * (task.tuning if self.trained else task.steps))
-        usual = {} if self.trained else {"start": 1.0, "compete": "layer"}
+        usual = {"compete": "layer", "start": None if self.trained else 1.0}
         model = ds.sparsify(model, bench.sample, **usual | self.gating)
         settings = {"rate": task.tuning_rate if self.trained else task.rate} | self.training
         training = bench.training(model, seed, steps, teacher=teacher, **settings)

@@ -8,13 +8,13 @@ import pytest
 import torch
 
 import diffsparse as ds
-import diffsparse.text.feature
 from diffsparse.cli.main import main
 from diffsparse.cli.train import epoch_note
-from diffsparse.data import open_data
+from diffsparse.data import names, open_data
 from diffsparse.models import create
 from diffsparse.models.transformer import LanguageModel
 from diffsparse.text import PlainTextData, SentenceData
+from diffsparse.text.feature import TEXT_NAMES
 from diffsparse.training import Optimisation, Recipe, Sparsifying, train
 from tests.text.files import write_both, write_plain
 from tests.training.examples import Signals, outcome, run_stopped
@@ -69,6 +69,10 @@ def test_requests_that_cannot_be_met_are_refused(root: Path, options: dict[str, 
         open_data("text", **{"root": root} | options)
 
 
+def test_the_names_are_known() -> None:
+    assert {*TEXT_NAMES} == {"text", "labelled-text", "plain-text"} <= {*names()}
+
+
 def test_an_empty_folder_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ds.SparsityError, match=r"holds no text: looked for tab-separated sentences and labels"):
         open_data("text", root=tmp_path)
@@ -77,7 +81,6 @@ def test_an_empty_folder_is_refused(tmp_path: Path) -> None:
 def test_the_networks_are_known_and_say_what_they_need() -> None:
     with pytest.raises(ds.SparsityError, match=r"gpt-mini-0\.5 learns from text: train it with --data text"):
         create("gpt-mini-0.5")
-    assert diffsparse.text.feature.TEXT == "text"
 
 
 def test_a_language_model_becomes_small(root: Path, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from diffsparse.training import register_task
 
 TEXT, SENTENCES, PLAIN_TEXT = "text", "labelled-text", "plain-text"
 _OPENERS = {SENTENCES: open_sentences, PLAIN_TEXT: open_plain_text}
+TEXT_NAMES = (TEXT, *_OPENERS)
 _SUITS = {CLASSIFIER: SENTENCES, DECODER: PLAIN_TEXT}
 
 
@@ -43,7 +44,7 @@ def _needs_text(match: re.Match[str], num_classes: int, in_channels: int) -> nn.
     raise SparsityError(f"{match.string} learns from text: train it with --data {TEXT}")
 
 
-for _name in (TEXT, *_OPENERS):
+for _name in TEXT_NAMES:
     register_data(_name, _open)
 for _network in _SUITS:
     register_family(
