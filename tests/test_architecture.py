@@ -29,7 +29,7 @@ LINES = [
     {"averaging", "budget", "checkpoint", "compaction", "export", "measuring", "sharding"},
     {"data", "models", "testing"},
     {"methods", "plot", "training"},
-    {"graphs", "traffic", "wiring"},
+    {"graphs", "text", "traffic", "wiring"},
     {"cli"},
 ]
 LEVEL = {unit: level for level, line in enumerate(LINES) for unit in line}
@@ -72,7 +72,7 @@ def test_units_do_not_import_each_other_in_circles() -> None:
     assert done == set(edges)
 
 
-FEATURES = {"graphs", "traffic", "wiring"}
+FEATURES = {"graphs", "text", "traffic", "wiring"}
 GENERIC = [path for path in FILES if unit_of(path) not in FEATURES | {"cli"}]
 
 

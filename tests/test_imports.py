@@ -12,7 +12,7 @@ import pytest
 import diffsparse
 
 MODULES = [module.name for module in pkgutil.walk_packages(diffsparse.__path__, "diffsparse.")]
-LAZY = ("data", "graphs", "methods", "models", "plot", "traffic", "training", "wiring")
+LAZY = ("data", "graphs", "methods", "models", "plot", "text", "traffic", "training", "wiring")
 
 
 @pytest.mark.parametrize("name", [name for name in MODULES if not name.endswith("__main__")])

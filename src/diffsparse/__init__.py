@@ -85,7 +85,7 @@ __all__ = [
 ]
 
 # What most users never need is imported when it is first asked for.
-_LAZY = frozenset({"data", "graphs", "methods", "models", "plot", "testing", "traffic", "training", "wiring"})
+_LAZY = frozenset({"data", "graphs", "methods", "models", "plot", "testing", "text", "traffic", "training", "wiring"})
 
 
 def __getattr__(name: str) -> ModuleType:

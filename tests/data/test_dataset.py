@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from diffsparse import SparsityError
-from diffsparse.data import Batch, DataSet, Labelled, Normalisation, Part, TensorPart
+from diffsparse.data import Batch, DataSet, Labelled, Normalisation, Part, TensorPart, open_data
 from diffsparse.data.dataset import Share, every_entry, random_numbers, shuffled_entries, whole_batches
 from diffsparse.data.image_folder import ImagePart, open_folder
 from diffsparse.data.tensor_part import ShiftAndFlip
@@ -241,3 +241,13 @@ def test_random_numbers_of_neighbours_are_unrelated() -> None:
     draws = np.array([random_numbers(0, epoch, 1, place).random() for epoch in range(20) for place in range(50)])
     assert abs(draws.mean() - 0.5) < 0.05
     assert abs(np.corrcoef(draws[:-1], draws[1:])[0, 1]) < 0.1
+
+
+def test_a_sample_comes_from_all_over_the_training_part() -> None:
+    digits = open_data("digits")
+    inputs = digits.sample(3)
+    whole = next(digits.train.in_order(len(digits.train)))[0]
+    assert torch.equal(inputs, whole[[0, (len(whole) - 1) // 2, len(whole) - 1]])
+    assert torch.equal(digits.sample(10**6), whole)
+    assert torch.equal(digits.example(2), torch.zeros(2, 1, 8, 8))
+    assert digits.output_shape == (10,)

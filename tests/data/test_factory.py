@@ -5,10 +5,11 @@ import pytest
 from diffsparse import SparsityError
 from diffsparse.data import DataRequest, DataSet, names, open_data, register_data
 from diffsparse.data.factory import DATA_SETS
+from diffsparse.text.feature import TEXT_NAMES
 from diffsparse.traffic.sources import TRAFFIC_NAMES
 from tests.data.fakes import SMALL10, SMALL100, write_cifar, write_images
 
-IMAGES = [name for name in names() if name not in TRAFFIC_NAMES]
+IMAGES = [name for name in names() if name not in (*TRAFFIC_NAMES, *TEXT_NAMES)]
 
 
 @pytest.fixture(autouse=True)

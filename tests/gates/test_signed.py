@@ -178,3 +178,37 @@ def test_materialised_from_the_meta_device():
         gate = SignedGate(4)
     gate.to_empty(device="cpu").reset_parameters()
     assert gate().tolist() == pytest.approx([0.5] * 4)
+
+
+@pytest.mark.parametrize("keeps_sizes", [False, True])
+def test_a_raised_threshold_takes_the_smallest_entries(keeps_sizes):
+    gate = SignedGate.from_values([[1.0, -0.5, 0.2, 0.05], [0.3, 2.0, -1.0, 0.7]], threshold=0.1)
+    gate.keeps_sizes = keeps_sizes
+    before = gate().detach()
+    gate.shift_threshold(torch.tensor([2.2, 1.6]))
+    after = gate().detach()
+    assert (after != 0).tolist() == [[True, True, False, False], [False, True, True, True]]
+    lives = after != 0
+    assert torch.allclose(after[lives], before[lives]) == keeps_sizes
+    assert torch.equal(after[0].abs().argsort(descending=True)[:2], torch.tensor([0, 1]))
+
+
+def test_values_stay_over_many_shifts_and_entries_come_back():
+    gate = SignedGate.from_values([1.0, 0.5, 0.2, 0.1], threshold=0.1)
+    gate.keeps_sizes = True
+    living = []
+    for by in (1.2, 0.5, 0.3, -0.6, -0.9):
+        gate.shift_threshold(torch.tensor(by))
+        values = gate().detach()
+        assert torch.allclose(values[:3], torch.tensor([1.0, 0.5, 0.2]))
+        living.append(int((values != 0).sum()))
+    assert living == [3, 3, 3, 3, 4]
+
+
+def test_a_group_of_zeros_takes_a_shift():
+    gate = SignedGate(3)
+    gate.keeps_sizes = True
+    gate.alpha.data.zero_()
+    gate.shift_threshold(torch.tensor(0.5))
+    assert gate.beta.isfinite()
+    assert torch.equal(gate(), torch.zeros(3))

@@ -35,9 +35,11 @@ def neurons(scales):
 
 
 def test_gates_start_at_the_importance_of_an_entry():
-    model = ds.sparsify(neurons([1.0, 2.0, 3.0]), torch.randn(16, 4))
-    assert torch.allclose(model[2].input_gate(), torch.tensor([0.5, 1.0, 1.5]))
-    assert torch.allclose(model[2].weight[0], torch.tensor([1.0, 2.0, 3.0]))
+    model = ds.sparsify(neurons([1.0, 2.0, 4.0]), torch.randn(16, 4))
+    # equal ratios, a mean of 1, and logarithms with a spread of 1, whatever that of the importance is
+    start = torch.tensor([-1.0, 0.0, 1.0]).exp()
+    assert torch.allclose(model[2].input_gate(), start / start.mean())
+    assert torch.allclose(model[2].weight[0], torch.tensor([1.0, 2.0, 4.0]))
 
 
 def test_an_entry_without_importance_still_lives():

@@ -29,6 +29,22 @@ def test_gates_that_a_model_brings_are_its_own() -> None:
     assert isinstance(model[2], nn.BatchNorm1d)
 
 
+def test_without_batch_norms_a_sample_shows_where_gates_go() -> None:
+    bare = nn.Sequential(nn.Linear(4, 16), nn.GELU(), nn.Linear(16, 2))
+    model = Gated(macs=0.5, start=1.0).prepare(bare, lambda: torch.randn(8, 4))
+    torch.testing.assert_close(model[2].input_gate.gate(), torch.ones(16))
+
+
+def test_batch_norms_keep_their_gates_to_themselves() -> None:
+    def sample() -> torch.Tensor:
+        raise AssertionError("no sample is needed")
+
+    mixed = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 2))
+    model = Gated(strength=0.1).prepare(mixed, sample)
+    assert isinstance(model[1], SparseBatchNorm)
+    assert type(model[4]) is nn.Linear
+
+
 def test_training_makes_zeros_that_compaction_removes() -> None:
     method = Gated(strength=0.02)
     model = train(method.prepare(net()), method)

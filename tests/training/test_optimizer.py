@@ -26,6 +26,15 @@ def test_adam_takes_momentum_as_its_first_beta() -> None:
     assert [(g["name"], g["betas"], g["lr"]) for g in optimizer.param_groups] == [("weights", (0.8, 0.999), 1e-3)]
 
 
+def test_adamw_decays_weights_apart_from_their_gradients() -> None:
+    model = sparsify(Net(), start=0.5)
+    optimizer = make_optimizer(model, Optimisation(optimizer="adamw", learning_rate=1e-3, weight_decay=0.1))
+    assert type(optimizer) is torch.optim.AdamW
+    decays = {group["name"]: group["weight_decay"] for group in optimizer.param_groups}
+    assert decays == {"weights": 0.1, "gates": 0.0}
+    assert gate_pace(Optimisation(optimizer="adamw"), epochs=1, steps=1).adaptive
+
+
 def test_no_momentum_means_no_nesterov() -> None:
     assert not make_optimizer(Net(), Optimisation(momentum=0.0)).param_groups[0]["nesterov"]
 

@@ -164,6 +164,13 @@ class Tall(nn.Module):
         return logits
 
 
+class Flat(nn.Sequential):
+    """A single layer, which reads the input itself."""
+
+    def __init__(self) -> None:
+        super().__init__(nn.Flatten(), nn.Linear(36, CLASSES))
+
+
 def test_a_teacher_from_a_file_and_one_trained_first(tmp_path: Path) -> None:
     trained_first = recipe(epochs=1, distillation=Distillation(teacher="train", teacher_epochs=2))
     train(trained_first, tmp_path / "first")
@@ -235,7 +242,7 @@ def test_a_disk_that_fills_up_leaves_a_run_that_can_go_on(
         (recipe(epochs=0), "epochs must be"),
         (recipe(model="preresnet9"), "got 9"),
         (recipe(hardware=Hardware(device="cuda:9")), "device 'cuda:9' cannot be used"),
-        (recipe(model=f"{__name__}:Tall"), "nothing to gate in Tall"),
+        (recipe(model=f"{__name__}:Flat"), "nothing to gate in Flat"),
         (sparsified(method="scratch", like=Path("none.safetensors")), "there is no file 'none.safetensors'"),
         (recipe(distillation=Distillation(teacher="none.safetensors")), "there is no file 'none.safetensors'"),
     ],

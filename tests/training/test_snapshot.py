@@ -33,7 +33,7 @@ def stepped(thing: Trained, steps: int) -> dict[str, torch.Tensor]:
     return thing.model.state_dict()
 
 
-@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+@pytest.mark.parametrize("optimizer", ["sgd", "adam", "adamw"])
 @pytest.mark.parametrize("last", [False, True], ids=["", "channels last"])
 def test_goes_on_as_if_nothing_had_happened(optimizer: str, last: bool, tmp_path: Path) -> None:
     first = trained(0, optimizer, average=True, last=last)

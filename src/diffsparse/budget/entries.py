@@ -85,7 +85,7 @@ class GateEntries:
         for gate in self.gates.values():
             part, start = by[start : start + gate.beta.numel()], start + gate.beta.numel()
             if part.any():
-                gate.beta.add_(torch.from_numpy(part).view(gate.beta.shape).to(gate.beta))
+                gate.shift_threshold(torch.from_numpy(part).view(gate.beta.shape))
 
     @torch.no_grad()
     def separate(self, distance: float) -> None:

@@ -32,8 +32,9 @@ class Data:
     """Check that a data set is there, or download it, and say what it holds."""
 
     name: Positional[str]
-    """digits, cifar10, cifar100, imagenet, or folder for images of your own, one folder per class; los-loop,
-    sz-taxi-40, metr-la, pems-bay, synthetic-roads, or roads for speeds.csv and map.csv of your own."""
+    """digits, cifar10, cifar100, imagenet, or folder for images of your own, one folder per class; text,
+    labelled-text or plain-text for text files of your own; los-loop, sz-taxi-40, metr-la, pems-bay, synthetic-roads,
+    or roads for speeds.csv and map.csv of your own."""
     root: Path | None = None
     """The folder it is in; by default the variable DIFFSPARSE_DATA says it. The digits need none."""
     download: bool = False

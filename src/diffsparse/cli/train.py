@@ -122,6 +122,8 @@ def epoch_note(record: dict[str, Any]) -> str:
         parts.append(f"test {record['test_accuracy']:.2%}")
     elif "validation_mape" in record:
         parts.append(f"validation error {record['validation_mape']:.2f}%")
+    elif "validation_nats_per_token" in record:
+        parts.append(f"validation {record['validation_nats_per_token']:.3f} nats per token")
     parts.append(f"zeros {record['zeros']:.1%}")
     if "edges" in record:
         parts.append(f"{record['edges']:,} edges")

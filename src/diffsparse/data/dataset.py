@@ -103,6 +103,21 @@ class DataSet:
     classes: tuple[str, ...] = ()
     """Names of the classes, if known."""
 
+    @property
+    def output_shape(self) -> tuple[int, ...]:
+        """Shape of what a network gives for one input; override it if that is not one number per output."""
+        return (self.num_outputs,)
+
+    def example(self, count: int) -> Tensor:
+        """Inputs of the right shape, to count and compact with; override it if zeros are no inputs."""
+        return torch.zeros(count, *self.input_shape)
+
+    def sample(self, most: int) -> Tensor:
+        """Inputs from all over the training part, not augmented: `most` of them, or all that there are."""
+        count = min(most, len(self.train))
+        entries = torch.linspace(0, len(self.train) - 1, count).long()
+        return next(self.train.make_batches([range(count)], entries, WHOLE, None))[0]
+
     def summary(self) -> DataSummary:
         """What `diffsparse data` prints; override it if your data set is not made of images and classes."""
         shape = " x ".join(map(str, self.input_shape))

@@ -24,6 +24,7 @@ class DataRequest:
     augment: bool = True
     image_size: int | None = None
     download: bool = False
+    network: str | None = None
 
     def folder(self) -> Path:
         """The data root, given or from the environment; raises if there is none."""
@@ -68,7 +69,13 @@ def names() -> tuple[str, ...]:
 
 
 def open_data(
-    name: str, *, root: Path | None = None, augment: bool = True, image_size: int | None = None, download: bool = False
+    name: str,
+    *,
+    root: Path | None = None,
+    augment: bool = True,
+    image_size: int | None = None,
+    download: bool = False,
+    network: str | None = None,
 ) -> DataSet:
     """The data set called `name`, checked and ready to make batches.
 
@@ -78,6 +85,7 @@ def open_data(
         augment: whether training images are changed at random, if the data set can do so.
         image_size: width and height of inputs made from image files, by default 224.
         download: whether to download CIFAR if it is missing.
+        network: the name of the network that will learn from it, for folders that hold data for several tasks.
 
     Example:
         >>> digits = open_data("digits")
@@ -87,8 +95,10 @@ def open_data(
         >>> inputs.shape, targets.shape
         (torch.Size([64, 1, 8, 8]), torch.Size([64]))
     """
-    request = DataRequest(name=name, root=root, augment=augment, image_size=image_size, download=download)
-    return DATA_SETS.find(name)(request)
+    opener = DATA_SETS.find(name)
+    return opener(
+        DataRequest(name=name, root=root, augment=augment, image_size=image_size, download=download, network=network)
+    )
 
 
 def _digits(request: DataRequest) -> DataSet:

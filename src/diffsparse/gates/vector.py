@@ -20,6 +20,9 @@ class VectorGate(Gate):
 
     beta: nn.Parameter
     dims: tuple[int, ...]
+    keeps_sizes = False
+    """Whether `shift_threshold` leaves values that stay alive as they are. A batch norm makes up for gates that shrink;
+    where there is none, whatever the network computes would shrink with them."""
 
     def __init__(
         self,
@@ -116,6 +119,7 @@ class VectorGate(Gate):
         new.train(self.training)
         for key, parameter in self.named_parameters(recurse=False):
             new.get_parameter(key).requires_grad_(parameter.requires_grad)
+        new.keeps_sizes = self.keeps_sizes
         alpha = self.alpha.index_select(0, kept)
         new.set_groups(alpha, self._threshold_of(alpha))
         return new
@@ -123,6 +127,11 @@ class VectorGate(Gate):
     def _threshold_of(self, alpha: Tensor) -> Tensor:
         """`beta` of a gate with some of this gate's `alpha`, such that their values stay."""
         raise NotImplementedError
+
+    @torch.no_grad()
+    def shift_threshold(self, by: Tensor) -> None:
+        """Add `by`, of the shape of `beta`, to it: entries die, or come back to life."""
+        self.beta.add_(by.to(self.beta))
 
     @torch.no_grad()
     def set_alive(self, alive: Tensor) -> None:
@@ -195,6 +204,22 @@ class SignedGate(VectorGate):
     def _threshold_of(self, alpha: Tensor) -> Tensor:
         share = self.beta.double().sigmoid() * self.alpha.double().abs().sum() / alpha.double().abs().sum()
         return torch.logit(share)
+
+    @torch.no_grad()
+    def shift_threshold(self, by: Tensor) -> None:
+        r"""With `keeps_sizes`, an entry that stays alive keeps its value: :math:`|\alpha| = |a| + t`, where t is the
+        threshold that the shift leads to, and `beta` then makes t that of the new `alpha`. Ranks stay as they are.
+        """
+        if not self.keeps_sizes:
+            super().shift_threshold(by)
+            return
+        (rows,), (values,) = self.groups(self.alpha.double()), self.groups(self().double())
+        share = (self.beta.double() + by.to(self.beta.device)).sigmoid().view(-1, 1)
+        threshold = share * rows.abs().sum(-1, keepdim=True)
+        stays = (rows.abs() > threshold) & (values != 0)
+        rows = torch.where(stays, rows.sign() * (values.abs() + threshold), rows)
+        total = rows.abs().sum(-1, keepdim=True)
+        self.set_groups(rows, torch.logit(torch.where(total > 0, threshold / total, share)))
 
     def forward(self) -> Tensor:
         return signed_threshold(self.alpha, self.beta, self.dims, rgf=self.rgf)

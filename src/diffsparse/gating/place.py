@@ -31,6 +31,7 @@ def place_gates(
         weight = next(model.get_submodule(group[0].layer).parameters(recurse=False))
         values = _start_values(torch.cat([site.importance for site in group]), start)
         gate = SignedGate.from_values(values.to(weight.device, gate_dtype(weight.dtype)), rgf=rgf, threshold=THRESHOLD)
+        gate.keeps_sizes = True
         begin = 0
         for site in group:
             part = GatePart(gate, begin, begin + site.entries, site.block, site.kind)
@@ -51,8 +52,11 @@ def _groups(sites: Iterable[Site], compete: Compete) -> list[list[Site]]:
 def _start_values(importance: Tensor, start: float | None) -> Tensor:
     if start is not None:
         return torch.full_like(importance, start)
-    mean = importance.mean()
-    return (importance / mean).clamp_min(LEAST) if mean > 0 else torch.ones_like(importance)
+    if not bool(importance.max() > importance.min()):
+        return torch.ones_like(importance)
+    logs = (importance / importance.mean()).clamp_min(LEAST).log()
+    values = ((logs - logs.mean()) / logs.std()).exp()
+    return values / values.mean()
 
 
 def _place(layer: nn.Module, site: Site, part: GatePart) -> None:

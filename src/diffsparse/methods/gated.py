@@ -12,15 +12,17 @@ from diffsparse.errors import SparsityError
 from diffsparse.gates import named_gates
 from diffsparse.gating import Count, sparsify, sparsity
 from diffsparse.methods.costs import asked_costs
-from diffsparse.methods.method import COSTS, STEERING, Method, check_auto, register_method
+from diffsparse.methods.method import COSTS, STEERING, Method, Sample, batch_norms, check_auto, register_method
 from diffsparse.methods.settings import Sparsifying
+from diffsparse.nn import GatedLayer
 from diffsparse.penalties import L1, Norm, Penalty, Regulariser
 from diffsparse.penalties.strength import Pace
 
 
 @dataclass(frozen=True, kw_only=True)
 class Gated(Method):
-    """Gates with learned thresholds on every batch norm, or those that the model brings itself.
+    """Gates with learned thresholds: those that the model brings itself, or on every batch norm; without batch norms,
+    wherever a run shows that heads, neurons or channels can be removed.
 
     Either a `Budget` steers them to a cost and makes the model small on the way, or the paper's penalty of a lambda
     makes zeros. `Sparsifying` describes the fields, which are options of the same names.
@@ -74,16 +76,21 @@ class Gated(Method):
         """Whether gates leave the model while it trains."""
         return bool(asked_costs(self))
 
-    def prepare(self, model: nn.Module) -> nn.Module:
+    def prepare(self, model: nn.Module, sample: Sample | None = None) -> nn.Module:
         if any(True for _ in named_gates(model)):
             return model
-        return sparsify(model, start=self.start, rgf=self.rgf)
+        # networks of the paper keep their gates where the paper has them
+        example = None if sample is None or batch_norms(model) else sample()
+        # gates of a fresh network start alike, so nothing tells yet which of its layers matter less than others
+        return sparsify(model, example, compete="layer", start=self.start, rgf=self.rgf)
 
     def fitted(self, model: nn.Module, example: Tensor, steps: int) -> Method:
         if not self.shrinks:
             return self
         costs = {"macs": self.macs, "params": self.params, "bytes": self.bytes}
-        budget = Budget(model, example, steps=steps, due=self.due, **costs)  # type: ignore[arg-type]
+        # a head costs as much as dozens of neurons: weighted by that, all heads would go before any neuron
+        weighted = not any(isinstance(module, GatedLayer) for module in model.modules())
+        budget = Budget(model, example, steps=steps, due=self.due, weighted=weighted, **costs)  # type: ignore[arg-type]
         return replace(self, budget=budget, entries=sparsity(model).channels.total)
 
     def regulariser(self, model: nn.Module, optimizer: Optimizer) -> Regulariser:

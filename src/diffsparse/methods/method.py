@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeAlias
 
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
@@ -24,6 +24,8 @@ COSTS = frozenset({"macs", "params", "bytes"})
 """Options of every method that makes a network for a cost."""
 USUAL_COST = {"macs": 0.5}
 """What such a method comes to if nothing says how small the network becomes."""
+
+Sample: TypeAlias = Callable[[], Tensor]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,8 +98,8 @@ class Method:
         """The name of the network to train, if not that of the whole one; `build` makes one by name."""
         return name
 
-    def prepare(self, model: nn.Module) -> nn.Module:
-        """The model to train, made from a fresh one."""
+    def prepare(self, model: nn.Module, sample: Sample | None = None) -> nn.Module:
+        """The model to train, made from a fresh one; `sample` gives a few inputs, for methods that look at them."""
         return model
 
     def fitted(self, model: nn.Module, example: Tensor, steps: int) -> "Method":

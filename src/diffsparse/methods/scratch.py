@@ -16,7 +16,7 @@ from diffsparse.errors import SparsityError
 from diffsparse.example import Example
 from diffsparse.measuring import Measurement, measure
 from diffsparse.methods.costs import CostLimits, asked_costs
-from diffsparse.methods.method import COSTS, Method, register_method
+from diffsparse.methods.method import COSTS, Method, Sample, register_method
 from diffsparse.models.factory import with_multiplier
 
 FINEST = 1000
@@ -79,7 +79,7 @@ class Scratch(Method):
             raise SparsityError(f"the batch norms of '{self.like}' are folded, for inference; compact without folding")
         return header.plan
 
-    def prepare(self, model: nn.Module) -> nn.Module:
+    def prepare(self, model: nn.Module, sample: Sample | None = None) -> nn.Module:
         if self.like is None:
             return model
         plan = self.plan()

@@ -20,6 +20,7 @@ from diffsparse.methods.method import (
     STEERING,
     Cut,
     Method,
+    Sample,
     batch_norms,
     channels,
     check_targets,
@@ -67,7 +68,7 @@ class Slimming(Method):
         require_number("start", self.start)
         check_targets("slimming", self.target, asked_costs(self))
 
-    def prepare(self, model: nn.Module) -> nn.Module:
+    def prepare(self, model: nn.Module, sample: Sample | None = None) -> nn.Module:
         for scale in require_scales("slimming", model):
             nn.init.constant_(scale, self.start)
         return model

@@ -18,7 +18,7 @@ from diffsparse.errors import SparsityError
 from diffsparse.gating import Count
 from diffsparse.measuring import measure
 from diffsparse.methods.costs import CostLimits, asked_costs
-from diffsparse.methods.method import COSTS, Cut, Method, channels, check_targets, register_method
+from diffsparse.methods.method import COSTS, Cut, Method, Sample, channels, check_targets, register_method
 from diffsparse.module_tree import copy_training_flags
 from diffsparse.undisturbed import undisturbed
 
@@ -50,7 +50,7 @@ class TorchPruning(Method):
     def __post_init__(self) -> None:
         check_targets("torch-pruning", self.target, asked_costs(self))
 
-    def prepare(self, model: nn.Module) -> nn.Module:
+    def prepare(self, model: nn.Module, sample: Sample | None = None) -> nn.Module:
         """The model as it is; raises before any training if the library is missing."""
         _library()
         return model

@@ -3,6 +3,7 @@
 from diffsparse.models.factory import Family, create, names, register_family
 from diffsparse.models.postactivation import MobileNetV1, ResNet
 from diffsparse.models.preactivation import DenseNet, PreActivationResNet, PreResNet
+from diffsparse.models.transformer import VisionTransformer
 
 __all__ = [
     "DenseNet",
@@ -11,6 +12,7 @@ __all__ = [
     "PreActivationResNet",
     "PreResNet",
     "ResNet",
+    "VisionTransformer",
     "create",
     "names",
     "register_family",

@@ -16,6 +16,7 @@ from torch import nn
 from diffsparse.errors import SparsityError, require_number
 from diffsparse.models.postactivation import MobileNetV1, ResNet
 from diffsparse.models.preactivation import DenseNet, PreActivationResNet, PreResNet
+from diffsparse.models.transformer import HEAD_SIZE, VisionTransformer
 from diffsparse.registry import Registry
 
 DEPTH = r"(?P<depth>[1-9][0-9]{0,3})"
@@ -202,6 +203,14 @@ for _family in (
             classes, multiplier=width_multiplier(match, 32), imagenet=bool(match["imagenet"]), in_channels=channels
         ),
         examples=("mobilenetv1", "mobilenetv1-0.25", "mobilenetv1-0.5-imagenet"),
+    ),
+    Family(
+        grammar="vit-tiny[-<multiplier>]",
+        pattern=f"vit-tiny{MULTIPLIER}",
+        build=lambda match, classes, channels: VisionTransformer(
+            classes, in_channels=channels, multiplier=width_multiplier(match, HEAD_SIZE)
+        ),
+        examples=("vit-tiny", "vit-tiny-0.5"),
     ),
 ):
     register_family(_family)

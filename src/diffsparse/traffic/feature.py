@@ -13,6 +13,7 @@ from diffsparse.data.dataset import DataSet
 from diffsparse.errors import SparsityError
 from diffsparse.graphs import draw_graph, draw_heat_map, learned_relationship, nonzeros, within_hops, write_edge_list
 from diffsparse.methods import Method, Sparsifying, register_method
+from diffsparse.methods.method import Sample
 from diffsparse.models import Family, register_family
 from diffsparse.models.factory import make_named
 from diffsparse.nn import SparseAdjacency
@@ -66,7 +67,7 @@ class GivenMap(Method):
 
     name = "given-map"
 
-    def prepare(self, model: nn.Module) -> nn.Module:
+    def prepare(self, model: nn.Module, sample: Sample | None = None) -> nn.Module:
         if not isinstance(model, TrafficGCN):
             raise SparsityError(f"method {self.name} is about the graph of {MODEL}; {type(model).__name__} has none")
         return model

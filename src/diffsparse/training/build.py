@@ -21,10 +21,10 @@ def build_model(name: str, arguments: str, data: DataSet, seed: int, settings: S
     model = TASKS.find(data.task).build(name, parse_arguments(arguments), data, settings)
     try:
         with undisturbed(model, device=torch.device("cpu")):
-            outputs = model(torch.zeros(2, *data.input_shape))
+            outputs = model(data.example(2))
     except (RuntimeError, ValueError) as error:
         raise SparsityError(f"{name} does not run on inputs of shape {data.input_shape}: {error}") from error
     shape = tuple(outputs.shape) if isinstance(outputs, torch.Tensor) else type(outputs).__name__
-    if shape != (2, data.num_outputs):
-        raise SparsityError(f"{name} gives {shape} for 2 inputs of {data.name}, which needs (2, {data.num_outputs})")
+    if shape != (wanted := (2, *data.output_shape)):
+        raise SparsityError(f"{name} gives {shape} for 2 inputs of {data.name}, which needs {wanted}")
     return model

@@ -18,14 +18,14 @@ from diffsparse.plain import from_plain, to_plain
 class Optimisation:
     """How weights are trained."""
 
-    optimizer: Literal["sgd", "adam"] = "sgd"
-    """SGD with momentum, or Adam."""
+    optimizer: Literal["sgd", "adam", "adamw"] = "sgd"
+    """SGD with momentum, Adam, or Adam with decoupled weight decay, which transformers want."""
     learning_rate: float = 0.1
     """Peak learning rate."""
     gate_rate: float = 1.0
     """Learning rate of gates, as a multiple of that of weights."""
     momentum: float = 0.9
-    """Momentum of SGD; beta1 of Adam."""
+    """Momentum of SGD; beta1 of Adam and AdamW."""
     nesterov: bool = True
     """Whether SGD's momentum is Nesterov's."""
     weight_decay: float = 1e-4
@@ -64,8 +64,13 @@ class Optimisation:
             require_number("clip", self.clip, above=0)
         if self.ema is not None:
             require_number("ema", self.ema, low=0, high=1)
-        if self.optimizer == "adam" and self.momentum == 1:
-            raise SparsityError("momentum, the beta1 of Adam, must be below 1, got 1")
+        if self.adaptive and self.momentum == 1:
+            raise SparsityError(f"momentum, the beta1 of {self.optimizer}, must be below 1, got 1")
+
+    @property
+    def adaptive(self) -> bool:
+        """Whether each number moves by about the learning rate per step, whatever its gradient."""
+        return self.optimizer != "sgd"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,6 +20,9 @@ from diffsparse.training.optimizer import gate_pace
 from diffsparse.training.processes import Processes
 from diffsparse.training.task import Objective
 
+SAMPLES = 32
+"""Training inputs that gates are placed by."""
+
 
 class Watcher:
     """Told of every step and epoch; this one keeps silent, the command line's draws a bar."""
@@ -115,7 +118,11 @@ class RunContext:
 
     def example(self) -> Tensor:
         """One input of the right shape, to count and compact with."""
-        return torch.zeros(1, *self.data.input_shape, device=self.processes.device)
+        return self.data.example(1).to(self.processes.device)
+
+    def sample(self) -> Tensor:
+        """A few training inputs, to place gates by."""
+        return self.placed(self.data.sample(SAMPLES))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.optim import SGD, Adam, Optimizer
+from torch.optim import SGD, Adam, AdamW, Optimizer
 
 from diffsparse.errors import SparsityError
 from diffsparse.gating import parameter_groups
@@ -14,12 +14,13 @@ from diffsparse.training.config import Optimisation
 
 
 def make_optimizer(model: nn.Module, settings: Optimisation) -> Optimizer:
-    """SGD or Adam over weights and gates, each with its own weight decay."""
+    """The optimiser over weights and gates, each with its own weight decay."""
     groups = parameter_groups(model, settings.weight_decay, settings.gate_weight_decay)
     if not groups:
         raise SparsityError(f"{type(model).__name__} has no parameters to train")
-    if settings.optimizer == "adam":
-        return Adam(groups, lr=settings.learning_rate, betas=(settings.momentum, 0.999))
+    if settings.adaptive:
+        kind = AdamW if settings.optimizer == "adamw" else Adam
+        return kind(groups, lr=settings.learning_rate, betas=(settings.momentum, 0.999))
     nesterov = settings.nesterov and settings.momentum > 0
     return SGD(groups, lr=settings.learning_rate, momentum=settings.momentum, nesterov=nesterov)
 
@@ -74,6 +75,6 @@ def gate_pace(settings: Optimisation, epochs: int, steps: int) -> Pace:
     return Pace(
         total_rate=max(total, 1e-12),
         momentum=settings.momentum,
-        adaptive=settings.optimizer == "adam",
+        adaptive=settings.adaptive,
         decays=settings.gate_weight_decay > 0,
     )

@@ -75,8 +75,14 @@ def train(
 
 
 def _data(recipe: Recipe) -> DataSet:
-    root, size, download = recipe.data_root, recipe.image_size, recipe.download
-    return open_data(recipe.data, root=root, augment=recipe.augment, image_size=size, download=download)
+    return open_data(
+        recipe.data,
+        root=recipe.data_root,
+        augment=recipe.augment,
+        image_size=recipe.image_size,
+        download=recipe.download,
+        network=recipe.model,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,7 +99,7 @@ class _Run(RunContext):
         plain = measure(fresh, self.example(), latency=False)
         name = method.network(recipe.model, lambda name: self._fresh(name, recipe.arguments), self.example())
         fresh = fresh if name == recipe.model else self._fresh(name, recipe.arguments)
-        model = self.synchronised(method.prepare(fresh).to(self.processes.device), shrinks=method.shrinks)
+        model = self.synchronised(method.prepare(fresh, self.sample).to(self.processes.device), shrinks=method.shrinks)
         method = method.fitted(model, self.example(), recipe.epochs * self.steps)
         failure = f"the first process cannot write to '{self.folder.path}'"
         self.processes.first_does(self.log.check, failure)

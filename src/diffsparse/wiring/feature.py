@@ -15,7 +15,7 @@ from diffsparse.errors import SparsityError, require_number
 from diffsparse.gating import Count
 from diffsparse.methods import Method, NetworkKind, Sparsifying, register_method
 from diffsparse.methods.gated import Gated
-from diffsparse.methods.method import COSTS
+from diffsparse.methods.method import COSTS, Sample
 from diffsparse.methods.proximal import Proximal
 from diffsparse.models.factory import MULTIPLIER, Family, register_family, width_multiplier
 from diffsparse.penalties import ProximalStep, Regulariser
@@ -35,7 +35,7 @@ class Wired(Method):
         """The rule that chooses the edges of every stage."""
         return Plain()
 
-    def prepare(self, model: nn.Module) -> nn.Module:
+    def prepare(self, model: nn.Module, sample: Sample | None = None) -> nn.Module:
         stages = wired_stages(model)
         if not stages:
             raise SparsityError(f"{type(self).__name__} is about edges, and {type(model).__name__} has no WiredStage")
