@@ -126,9 +126,14 @@ def _check_model(spec: Spec, net: Net, ordinary: nn.Module, small: Compacted[Net
     for name, module in small.model.named_modules():
         assert module.training == spec.training, f"training flag: of {name!r} is {module.training}"
     _no_growth(ordinary, small)
-    if spec.seed % _COSTLY == 0 and spec.round_to == 1 and not spec.fold and not small.fallbacks:
+    if spec.seed % _COSTLY == 0 and spec.round_to == 1 and not spec.fold and not _careful(small):
         counted = live_macs(net, inputs(spec, net))
         assert counted == small.after.macs, f"MACs counted from the plan: {counted}, of the model {small.after.macs}"
+
+
+def _careful(small: Compacted[Net]) -> bool:
+    """Whether it is not the first plan that was taken."""
+    return bool(small.fallbacks) or small.insists_on_heads
 
 
 def _equal(answer: Answer, model: nn.Module) -> None:

@@ -195,7 +195,7 @@ class TestGoesOn:
     def test_in_place(self, case: str) -> None:
         model = CASES[case]()
         before = copy.deepcopy(model)
-        shrink_in_place(model, ds.compact(model, images(2, 9, 9)), None)
+        shrink_in_place(model, ds.compact(model, images(2, 9, 9)))
         same_everywhere(before, model)
 
     def test_trained(self, case: str) -> None:

@@ -136,7 +136,7 @@ def test_random_networks(seed: int) -> None:
             small = ds.compact(net, inputs(spec, net))
         except ds.SparsityError:
             return
-    if not small.fallbacks:
+    if not small.fallbacks and not small.insists_on_heads:
         assert live_macs(net, inputs(spec, net)) == small.after.macs
 
 

@@ -112,7 +112,7 @@ def test_a_stopped_run_goes_on_to_the_last_bit(root: Path, tmp_path: Path) -> No
 def test_sentences_are_classified_by_a_small_network(root: Path, tmp_path: Path) -> None:
     # gates start alike: had survivors become smaller when the others died, nothing would be learned behind them
     rates = Optimisation(optimizer="adamw", learning_rate=1e-3, warmup_epochs=1)
-    its = recipe(root, "bert-mini", epochs=6, optimisation=rates)
+    its = recipe(root, "bert-mini", epochs=12, optimisation=rates)
     result = train(its, tmp_path / "run")
     assert result["cost"]["compact"]["macs"] <= 0.5 * result["cost"]["plain"]["macs"]
     assert result["figures"]["compact"]["accuracy"] > 0.9

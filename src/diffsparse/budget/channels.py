@@ -1,5 +1,6 @@
 """Which gate entries each channel of a layer needs to live, found from recordings in which random entries are dead."""
 
+from itertools import combinations
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -7,6 +8,9 @@ import numpy as np
 from diffsparse.budget.limits import Mask, Numbers
 
 Entries: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
+
+MOST_FOR_THREE = 40
+"""Three entries are looked for among so many at most."""
 
 
 class Channels:
@@ -42,8 +46,18 @@ class Channels:
         self.entry_count = int(kept.sum())
 
     def of_layer(self, layer: int) -> Entries:
-        """The entries that each channel of a layer needs; one past the last stands for none."""
-        return np.asarray(self.entries[self.layers == layer])
+        """The entries that each channel of a layer needs, if it needs any; one past the last stands for none."""
+        return np.asarray(self.entries[(self.layers == layer) & self._steered])
+
+    @property
+    def _steered(self) -> Mask:
+        """Channels that need entries."""
+        return np.asarray((self.entries < self.entry_count).any(1))
+
+    def steered_counts(self, alive: Mask) -> Numbers:
+        """Live channels of each layer among those that need entries."""
+        lives = (self._alive(alive).all(1) & self._steered).astype(float)
+        return np.asarray(np.bincount(self.layers, weights=lives, minlength=self._layers), float)
 
     def counts(self, alive: Mask) -> Numbers:
         """Live channels of each layer."""
@@ -81,17 +95,22 @@ class _Owners:
         return self._found[key]
 
     def _together(self, signature: Mask) -> tuple[int, ...]:
-        """A few entries that live together exactly where the channel is there; those found by chance are left out."""
+        """Two or three entries that live together exactly where the channel is there; more would fit by chance."""
         covering = np.flatnonzero(~(signature & ~self._patterns).any(1))
-        # how many of them are dead in each probe without the channel
-        dead = (~self._patterns[covering]).sum(0)
-        if not len(covering) or not (dead[~signature] > 0).all():
+        dead = ~self._patterns[covering][:, ~signature]
+        if not dead.any(0).all():
             return ()
-        chosen = []
-        for entry in covering.tolist():
-            without = dead - ~self._patterns[entry]
-            if (without[~signature] > 0).all():
-                dead, self.doubts = without, True
-            else:
-                chosen.append(entry)
-        return tuple(chosen)
+        for first, own in enumerate(dead):
+            others = dead[first + 1 :]
+            if len(fits := np.flatnonzero((own | others).all(1))):
+                return self._chosen(covering, first, first + 1 + int(fits[0]))
+        for first, second in combinations(range(len(covering) if len(covering) <= MOST_FOR_THREE else 0), 2):
+            both = dead[first] | dead[second]
+            if len(fits := np.flatnonzero((both | dead[second + 1 :]).all(1))):
+                return self._chosen(covering, first, second, second + 1 + int(fits[0]))
+        self.doubts = self.doubts or len(covering) > MOST_FOR_THREE
+        return ()
+
+    def _chosen(self, covering: Entries, *places: int) -> tuple[int, ...]:
+        self.doubts = self.doubts or len(covering) > len(places)
+        return tuple(int(covering[place]) for place in places)

@@ -47,8 +47,7 @@ class CostModel:
         self._row = np.array([part.per_row for part in parts]).reshape(-1, 3).T
         self._grouped = np.array([part.groups for part in parts], float)
         self._fixed = self.whole - self._variable(everything)
-        counts = [self._rows.counts(everything), self._columns.counts(everything)]
-        self._had_channels = np.concatenate(counts) > 0
+        self._had_channels = self._steered_counts(everything) > 0
 
     def _widths(self, alive: Mask) -> tuple[Numbers, Numbers]:
         rows, columns = self._rows.counts(alive), self._columns.counts(alive)
@@ -69,9 +68,14 @@ class CostModel:
         self._columns.keep(kept)
 
     def empty_layers(self, alive: Mask) -> set[int]:
-        """Layers without a live output, and, counted on, layers without a live input."""
-        counts = np.concatenate([self._rows.counts(alive), self._columns.counts(alive)])
-        return set(np.flatnonzero((counts == 0) & self._had_channels).tolist())
+        """Layers without a live output, and, counted on, layers without a live input.
+
+        Channels that need no entry do not count: one may be there only for a constant that it carries.
+        """
+        return set(np.flatnonzero((self._steered_counts(alive) == 0) & self._had_channels).tolist())
+
+    def _steered_counts(self, alive: Mask) -> Numbers:
+        return np.concatenate([self._rows.steered_counts(alive), self._columns.steered_counts(alive)])
 
     def strongest_channel(self, layer: int, lasts: Numbers) -> list[int]:
         """The entries of the channel of a layer, numbered as by `empty_layers`, that lasts longest."""
@@ -82,7 +86,7 @@ class CostModel:
         return [int(entry) for entry in best if entry < len(lasts)]
 
     def without_layer(self, layer: int) -> Mask:
-        """Entries with which all channels of a layer, numbered as by `empty_layers`, are dead."""
+        """Entries with which all channels of a layer that need any are dead; it is numbered as by `empty_layers`."""
         channels, count = self._channels_of(layer), self._rows.entry_count
         alive = np.ones(count + 1, bool)
         alive[channels] = False

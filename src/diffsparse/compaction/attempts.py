@@ -47,6 +47,8 @@ class Exact:
     """Largest relative difference that was seen."""
     problems: tuple[str, ...]
     """What was wrong with bolder plans."""
+    insists_on_heads: bool = False
+    """Whether the code insists on the number of its heads: dead ones leave the layers, not the tensors between."""
     unchanged: bool = False
     """Whether no plan held: then what the analysis says of the model is not to be believed either."""
 
@@ -57,6 +59,7 @@ def first_exact(
     """Plan, apply and compare, boldest first; `small` is the recorded copy of `model`, and is cut."""
     problems: list[Exception] = []
     plans: list[Plan] = []
+    insists_on_heads = False
     for attempt in (_HEADS, *_ATTEMPTS) if has_heads(graph) else _ATTEMPTS:
         if plans:
             # the failed attempt has cut the recorded model
@@ -75,10 +78,12 @@ def first_exact(
         try:
             write_plan_tensors(shrink_in_place(small, plan), tensors)
             apart = trials.check(small)
-            return Exact(small, plan, apart, tuple(map(_in_words, problems)))
+            return Exact(small, plan, apart, tuple(map(_in_words, problems)), insists_on_heads)
         except Exception as error:
             # the user's own code runs here, and may raise anything at an unexpected width
-            if attempt is not _HEADS:
+            if attempt is _HEADS:
+                insists_on_heads = True
+            else:
                 problems.append(error)
     exact = _unchanged(model, plans[0], trials, problems)
     _refuse_kept(exact.plan, strict)

@@ -1,6 +1,7 @@
 """`compact`: from a gated model to a smaller one that computes the same; `live_macs`: what that one would cost."""
 
 import warnings
+from collections.abc import Iterable
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -46,6 +47,8 @@ class Compacted(Generic[Model]):
     """Whether the output no longer depends on the input."""
     fallbacks: tuple[str, ...] = ()
     """Why bolder plans were given up, if any were: the user's code insists on a width, or on a module that could go."""
+    insists_on_heads: bool = False
+    """Whether the code insists on the number of its heads: dead ones left the layers, not the tensors between."""
     known_before: Measurement | None = field(default=None, repr=False)
     """Cost of the model as it was, if that was measured already."""
 
@@ -140,6 +143,7 @@ def compact(
             example=example,
             constant_output=bool(constant),
             fallbacks=found.problems,
+            insists_on_heads=found.insists_on_heads,
         )
 
 
@@ -202,7 +206,9 @@ class LiveMacs:
         analysis = Analysis(graph, heads=has_heads(graph))
         plan, _ = make_plan(analysis)
         gone = {name for name, action in plan.layers.items() if action.drops_module}
-        total = self.whole.macs - sum(n for name, n in self.whole.macs_by_module.items() if lies_in(name, gone))
+        # of a module whose weights are baked, what computed them goes
+        gone_with = {*gone, *(f"{name}.{child}" for name in plan.baked for child in _children(graph, name))}
+        total = self.whole.macs - sum(n for name, n in self.whole.macs_by_module.items() if lies_in(name, gone_with))
         for node in analysis.nodes:
             if node.call is None or not lies_in(node.call.name, gone):
                 before, after = node.rule.macs(node, graph)
@@ -210,11 +216,15 @@ class LiveMacs:
         return total
 
 
+def _children(graph: Graph, name: str) -> Iterable[str]:
+    return graph.modules[name]._modules
+
+
 def live_macs(model: nn.Module, example_inputs: Any) -> int | None:
     """MACs of the compact form of `model` on the example, without compacting it; None if it cannot be recorded.
 
-    The count is that of the first plan that `compact` tries. It is exact unless the user's own code insists on a width,
-    so that `compact` falls back to a more careful plan.
+    The count is that of the first plan that `compact` tries. It is exact unless the user's own code insists on a width
+    or on the number of its heads, so that `compact` falls back to a more careful plan.
 
     Example:
         >>> import torch
