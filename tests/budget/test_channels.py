@@ -5,7 +5,7 @@ import pytest
 
 from diffsparse.budget.channels import Channels
 
-PATTERNS = np.random.default_rng(0).random((60, 40)) < 0.6
+PATTERNS = np.random.default_rng(0).random((60, 90)) < 0.6
 
 
 def owners(*channels: tuple[int, ...]) -> list[list[int]]:
@@ -22,14 +22,14 @@ def test_entries_that_live_together(entries: tuple[int, ...]) -> None:
 
 def test_what_only_many_entries_explain_follows_none() -> None:
     # any odd set of probes is explained by enough entries, which have nothing to do with it
-    seen = np.ones(40, bool)
-    seen[6:] = np.random.default_rng(1).random(34) < 0.1
+    seen = np.ones(90, bool)
+    seen[6:] = np.random.default_rng(1).random(84) < 0.1
     found = Channels([seen[None]], PATTERNS)
     assert (found.entries == len(PATTERNS)).all()
 
 
 def test_channels_that_need_no_entry_do_not_count_as_steered() -> None:
-    signatures = np.stack([PATTERNS[4], np.ones(40, bool)])
+    signatures = np.stack([PATTERNS[4], np.ones(90, bool)])
     found = Channels([signatures], PATTERNS)
     dead = np.ones(60, bool)
     dead[4] = False
