@@ -1,6 +1,7 @@
 """What a plan does to a model: what stays of each tensor, and one class per action on a module."""
 
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from functools import partial
 from typing import Annotated, Any, ClassVar, TypeAlias
 
@@ -69,6 +70,11 @@ class Action:
     """Whether the module leaves the tree, with everything in it."""
     for_inference: ClassVar[bool] = False
     """Whether the compact model is then meant for inference, not for training."""
+
+    @property
+    def share_of_products(self) -> Fraction:
+        """What is left of products between activations that the module itself computes."""
+        return Fraction(1)
 
     def apply(self, edit: ModelEdit, name: str) -> None:
         """Do it to the module `name`, whose tensors are sliced already."""

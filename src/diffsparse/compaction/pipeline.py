@@ -212,7 +212,8 @@ class LiveMacs:
         for node in analysis.nodes:
             if node.call is None or not lies_in(node.call.name, gone):
                 before, after = node.rule.macs(node, graph)
-                total += after - before
+                around = None if node.call is None or node.layer is not None else plan.layers.get(node.call.name)
+                total += (after if around is None else int(after * around.share_of_products)) - before
         return total
 
 

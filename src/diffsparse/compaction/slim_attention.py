@@ -1,6 +1,7 @@
 """`nn.MultiheadAttention` without its dead heads: a class that needs no width but that of its weights."""
 
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any, ClassVar
 
 import torch
@@ -120,6 +121,10 @@ class CutHeads(Action):
     """How many there were, and are."""
     columns: list[Indices | None]
     """Inputs that queries, keys and values are made of; None for all."""
+
+    @property
+    def share_of_products(self) -> Fraction:
+        return Fraction(self.count[1], self.count[0])
 
     def apply(self, edit: ModelEdit, name: str) -> None:
         module: Any = edit.modules[name]
