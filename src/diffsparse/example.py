@@ -86,7 +86,8 @@ class Example:
         whole = [t for t in self.tensors if not t.is_floating_point() and t.dtype != torch.bool and not t.is_complex()]
         if not whole or not isinstance(error, IndexError):
             return ""
-        return f"; its whole numbers go up to {max(int(tensor.max()) for tensor in whole)}, perhaps beyond a vocabulary"
+        largest = max(int(tensor.max()) for tensor in whole)
+        return f"; its whole numbers go up to {largest}: perhaps beyond a vocabulary, or too long for the model"
 
     def __str__(self) -> str:
         named = (f"{key}={_describe(value)}" for key, value in self.kwargs.items())

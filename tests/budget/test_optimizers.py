@@ -223,3 +223,17 @@ def test_a_number_of_macs_is_for_one_sample() -> None:
     with pytest.raises(SparsityError, match=f"{one.macs:,} for one sample"):
         Budget(model, x[:4], macs=one.macs + 1, steps=3)
     assert Budget(model, x[:4], params=one.params // 2, steps=3)._made_for["limits"]["params"] < 0.51
+
+
+def test_an_optimiser_that_is_not_given_is_noticed() -> None:
+    x = torch.randn(8, 16)
+    model = ds.sparsify(nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 8)), x)
+    gates = [parameter for name, parameter in model.named_parameters() if "gate" in name]
+    weights = [parameter for name, parameter in model.named_parameters() if "gate" not in name]
+    budget = ds.Budget(model, x, macs=0.5, steps=10)
+    first, second = torch.optim.SGD(gates, 0.1), torch.optim.Adam(weights, 0.01)
+    (model(x).square().mean() + budget.penalty()).backward()
+    first.step()
+    second.step()
+    with pytest.warns(ds.SparsityWarning, match=r"'0\.weight' \(and 3 more\) gets gradients, but no optimiser"):
+        budget.step(first)

@@ -167,7 +167,7 @@ def mistakes():
         "tokens": (NanoGpt(), (torch.full((1, 3), 77),), {}, "does not run on the example.*go up to 77"),
         "shape": (neurons([1.0, 2.0]), (torch.randn(2, 9),), {}, "does not run on the example"),
         "weights": (nn.Sequential(nn.Linear(4, 4), Stubborn(4, 2)), (x,), {}, "does not read its weights as"),
-        "not finite": (neurons([1.0, float("nan")]), (x,), {}, "must be finite"),
+        "not finite": (neurons([1.0, float("nan")]), (x,), {}, r"'2\.weight' of Sequential holds NaN"),
     }
 
 
@@ -201,3 +201,20 @@ def test_numbers_that_leave_torch_are_followed_no_further():
     x = torch.randn(8, 4)
     with pytest.raises(ds.SparsityError, match="nothing to gate"):
         ds.sparsify(Leaving(), x)
+
+
+@pytest.mark.parametrize(
+    ("change", "options", "message"),
+    [
+        (lambda model, x: x.fill_(torch.nan), {}, "the example holds NaN"),
+        (lambda model, x: model[0].weight.data.fill_(torch.nan), {}, r"'0\.weight' of Sequential holds NaN"),
+        (lambda model, x: None, {"start": 0}, "start must be neither zero"),
+        (lambda model, x: ds.sparsify(model, x), {}, "have gates already"),
+    ],
+    ids=["example", "weight", "start", "twice"],
+)
+def test_what_cannot_be_gated_is_said(change, options, message):
+    model, x = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)), torch.randn(6, 4)
+    change(model, x)
+    with pytest.raises(ds.SparsityError, match=message):
+        ds.sparsify(model, x, **options)

@@ -24,7 +24,7 @@ from diffsparse.compaction import Compacted, Plan, apply_plan, compact
 from diffsparse.compaction.materialise import check_model, materialise
 from diffsparse.errors import SparsityError, SparsityWarning, require_number, require_whole
 from diffsparse.example import Example
-from diffsparse.gating import warn_of_idle_gates
+from diffsparse.gating import warn_of_forgotten_parameters, warn_of_idle_gates
 from diffsparse.penalties import Norm
 from diffsparse.selection import Selection
 from diffsparse.sharding import gathered, holds_shards, require_whole_model
@@ -167,6 +167,7 @@ class Budget:
             raise SparsityError("step needs the optimiser of the model, or all of them, which become small with it")
         if self._step == 0:
             warn_of_idle_gates(self.model, *given)
+            warn_of_forgotten_parameters(self.model, *given)
         self._step += 1
         if self.finished:
             self._warn_of_extra_steps(self._step)

@@ -1,7 +1,7 @@
 """What a network may cost: one or several limits, and the way there."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -25,6 +25,8 @@ class Limits:
     """The largest cost for each metric, infinite where none was asked for."""
 
     numbers: Numbers
+    given: Mapping[str, float] = field(default_factory=dict)
+    """What the user asked for."""
 
     @classmethod
     def asked(cls, given: Mapping[str, float | None], whole: Numbers, samples: int = 1) -> "Limits":
@@ -45,7 +47,7 @@ class Limits:
                     "give a share above 0 and up to 1, or a smaller number"
                 )
             numbers[metric] = number * whole[metric] if number <= 1 else number * counted
-        return cls(numbers)
+        return cls(numbers, asked)
 
     def excess(self, cost: Numbers) -> float:
         """The largest of the costs as a multiple of its limit; all limits hold if this is at most 1."""

@@ -128,7 +128,10 @@ class Steering:
 
     def _unreachable(self, cost: Numbers) -> SparsityError:
         shares, reached = self.limits.shares(self.costs.whole), Limits(cost).shares(self.costs.whole)
-        asked = ", ".join(f"{name}={share:.4g}" for name, share in shares.items())
+        given = self.limits.given or shares
+        asked = ", ".join(f"{name}={number:.4g}" for name, number in given.items())
+        if any(number > 1 for number in given.values()):
+            asked += " (a number above 1 is not a share, but a cost)"
         smallest = ", ".join(f"{name}={math.ceil(1e4 * reached[name]) / 1e4:g}" for name in shares)
         return SparsityError(
             f"a budget of {asked} cannot be reached: with every gate closed that can be, the rest still costs "

@@ -49,8 +49,7 @@ def parameter_groups(
 
 def warn_of_idle_gates(model: nn.Module, *optimizers: torch.optim.Optimizer) -> None:
     """Warn once if a gate of `model` that requires gradients is in none of the optimisers: it would never move."""
-    groups = [group for optimizer in optimizers for group in optimizer.param_groups]
-    held = {id(parameter) for group in groups for parameter in group["params"]}
+    held = _held(optimizers)
     idle = [
         name or type(gate).__name__
         for name, gate in named_gates(model)
@@ -64,3 +63,23 @@ def warn_of_idle_gates(model: nn.Module, *optimizers: torch.optim.Optimizer) -> 
             SparsityWarning,
             stacklevel=3,
         )
+
+
+def warn_of_forgotten_parameters(model: nn.Module, *optimizers: torch.optim.Optimizer) -> None:
+    """Warn if a parameter that gets gradients is in none of the optimisers, which become small with the model."""
+    held = _held(optimizers)
+    gates = {id(parameter) for _, gate in named_gates(model) for parameter in gate.parameters()}
+    lost = [name for name, p in model.named_parameters() if p.grad is not None and id(p) not in held | gates]
+    if lost:
+        more = f" (and {len(lost) - 1} more)" if len(lost) > 1 else ""
+        warnings.warn(
+            f"'{lost[0]}'{more} gets gradients, but no optimiser that was given holds it. An optimiser that is not "
+            "given goes on with the parameters of the large network: give all of them, step(first, second)",
+            SparsityWarning,
+            stacklevel=3,
+        )
+
+
+def _held(optimizers: tuple[torch.optim.Optimizer, ...]) -> set[int]:
+    groups = [group for optimizer in optimizers for group in optimizer.param_groups]
+    return {id(parameter) for group in groups for parameter in group["params"]}

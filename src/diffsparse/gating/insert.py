@@ -75,6 +75,8 @@ def sparsify(
         SignedGate((16,))
     """
     wanted = _wanted_kinds(model, example, kinds, compete, start)
+    if example is not None:
+        _require_numbers(model, Example.of(example))
     sites = Sites([], {}) if example is None else find_sites(model, Example.of(example))
     places = [site for site in sites.found if site.kind in wanted]
     norms = find_norms(model) if "channels" in wanted else {}
@@ -103,6 +105,8 @@ def _wanted_kinds(
         raise SparsityError("DistributedDataParallel would not see new gates; sparsify before wrapping the model")
     if start is not None:
         require_number("start", start)
+        if start == 0:
+            raise SparsityError("start must be neither zero, where it gets no gradient, nor infinite, got 0")
     if example is not None and not isinstance(example, Tensor | tuple | Mapping):
         raise SparsityError(f"the second argument of sparsify is an example of inputs; give only={example!r:.50}?")
     if compete not in get_args(Compete):
@@ -113,6 +117,15 @@ def _wanted_kinds(
     if example is None and kinds is not None:
         raise SparsityError("kinds are found in a run of the model; give an example, as sparsify(model, example, ...)")
     return set(given)
+
+
+def _require_numbers(model: nn.Module, example: Example) -> None:
+    """Raise if the example or a parameter is NaN somewhere: nobody could tell then what an entry adds."""
+    if any(bool(tensor.isnan().any()) for tensor in example.tensors if tensor.is_floating_point()):
+        raise SparsityError("the example holds NaN; give finite numbers, best from real data")
+    for name, parameter in model.named_parameters():
+        if not parameter.is_meta and bool(parameter.isnan().any()):
+            raise SparsityError(f"'{name}' of {type(model).__name__} holds NaN")
 
 
 def _chosen(
@@ -132,11 +145,11 @@ def _chosen(
     if sites.found:
         others = ", ".join(sorted({site.kind for site in sites.found}))
         raise SparsityError(f"{words} of kinds={kinds!r}; its run shows {others}")
+    already = f"; {there} layer(s) have gates already" if there else ""
     if sites.left:
         name, reason = next(iter(sites.left.items()))
-        raise SparsityError(f"{words}: no layer reads channels of its own ('{name}': {reason})")
+        raise SparsityError(f"{words}: no layer reads channels of its own ('{name}': {reason}){already}")
     looked = ", ".join(kind.__name__ for kind in SPARSE_FORM)
-    already = f"; {there} layer(s) have gates already" if there else ""
     raise SparsityError(
         f"{words}: looked for {looked}{already}. For a network without batch norms give an example of its inputs, "
         "sparsify(model, example)"

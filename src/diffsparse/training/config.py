@@ -20,8 +20,8 @@ class Optimisation:
 
     optimizer: Literal["sgd", "adam", "adamw"] = "sgd"
     """SGD with momentum, Adam, or Adam with decoupled weight decay, which transformers want."""
-    learning_rate: float = 0.1
-    """Peak learning rate."""
+    learning_rate: float | None = None
+    """Peak learning rate; by default 0.1 for SGD, 0.001 for Adam and AdamW."""
     gate_rate: float = 1.0
     """Learning rate of gates, as a multiple of that of weights."""
     momentum: float = 0.9
@@ -51,8 +51,8 @@ class Optimisation:
 
     def check(self) -> None:
         """Raise if a value makes no sense."""
-        for name in ("learning_rate", "gate_rate", "factor"):
-            require_number(name, getattr(self, name), above=0)
+        for name, value in (("learning_rate", self.peak_rate), ("gate_rate", self.gate_rate), ("factor", self.factor)):
+            require_number(name, value, above=0)
         for name in ("weight_decay", "gate_weight_decay", "warmup_epochs"):
             require_number(name, getattr(self, name), low=0)
         for name in ("momentum", "label_smoothing"):
@@ -66,6 +66,12 @@ class Optimisation:
             require_number("ema", self.ema, low=0, high=1)
         if self.adaptive and self.momentum == 1:
             raise SparsityError(f"momentum, the beta1 of {self.optimizer}, must be below 1, got 1")
+
+    @property
+    def peak_rate(self) -> float:
+        """The learning rate that was given, or what the optimiser usually takes."""
+        usual = 1e-3 if self.adaptive else 0.1
+        return usual if self.learning_rate is None else self.learning_rate
 
     @property
     def adaptive(self) -> bool:

@@ -20,9 +20,9 @@ def make_optimizer(model: nn.Module, settings: Optimisation) -> Optimizer:
         raise SparsityError(f"{type(model).__name__} has no parameters to train")
     if settings.adaptive:
         kind = AdamW if settings.optimizer == "adamw" else Adam
-        return kind(groups, lr=settings.learning_rate, betas=(settings.momentum, 0.999))
+        return kind(groups, lr=settings.peak_rate, betas=(settings.momentum, 0.999))
     nesterov = settings.nesterov and settings.momentum > 0
-    return SGD(groups, lr=settings.learning_rate, momentum=settings.momentum, nesterov=nesterov)
+    return SGD(groups, lr=settings.peak_rate, momentum=settings.momentum, nesterov=nesterov)
 
 
 @torch.no_grad()
@@ -55,7 +55,7 @@ class LearningRate:
 
     def at(self, step: int) -> float:
         """Learning rate of the given step, counted from 0 over the whole run."""
-        peak = self.settings.learning_rate
+        peak = self.settings.peak_rate
         warmup = round(self.settings.warmup_epochs * self.steps)
         if step < warmup:
             return peak * (step + 1) / warmup
