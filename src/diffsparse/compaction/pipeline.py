@@ -1,7 +1,6 @@
 """`compact`: from a gated model to a smaller one that computes the same; `live_macs`: what that one would cost."""
 
 import warnings
-from collections.abc import Iterable
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -207,7 +206,7 @@ class LiveMacs:
         plan, _ = make_plan(analysis)
         gone = {name for name, action in plan.layers.items() if action.drops_module}
         # of a module whose weights are baked, what computed them goes
-        gone_with = {*gone, *(f"{name}.{child}" for name in plan.baked for child in _children(graph, name))}
+        gone_with = {*gone, *(f"{name}.{child}" for name in plan.baked for child in graph.modules[name]._modules)}
         total = self.whole.macs - sum(n for name, n in self.whole.macs_by_module.items() if lies_in(name, gone_with))
         for node in analysis.nodes:
             if node.call is None or not lies_in(node.call.name, gone):
@@ -215,10 +214,6 @@ class LiveMacs:
                 around = None if node.call is None or node.layer is not None else plan.layers.get(node.call.name)
                 total += (after if around is None else int(after * around.share_of_products)) - before
         return total
-
-
-def _children(graph: Graph, name: str) -> Iterable[str]:
-    return graph.modules[name]._modules
 
 
 def live_macs(model: nn.Module, example_inputs: Any) -> int | None:

@@ -1,6 +1,7 @@
 """A model recorded on an example, as far as what the recording relies on is true at other sizes."""
 
 from collections.abc import Collection
+from functools import cached_property
 from typing import Any
 
 from torch import nn
@@ -24,10 +25,11 @@ def recorded(model: nn.Module, example: Example) -> tuple[Graph, Any]:
         example.run(model)
         raise
     if assumes_something(graph):
-        recorder.untrusted = untrusted_places(graph, recorder.elsewhere())
-        if recorder.untrusted:
+        untrusted = untrusted_places(graph, recorder.elsewhere)
+        if untrusted:
+            recorder = _Recorder(model, (example.args, example.kwargs), untrusted)
             graph, output = recorder.at_example()
-    if _may_depend_on_sizes(graph) and (other := recorder.elsewhere()) is not None:
+    if _may_depend_on_sizes(graph) and (other := recorder.elsewhere) is not None:
         doubts = Doubts(graph, other)
         again, output = recorder.at_example(doubts)
         graph = again if doubts.raised else graph
@@ -35,17 +37,23 @@ def recorded(model: nn.Module, example: Example) -> tuple[Graph, Any]:
 
 
 class _Recorder:
-    """Records one model, which is left as it was, at the size of its example and at another one."""
+    """Records one model, which is left as it was, at the size of its example and at another one.
 
-    def __init__(self, model: nn.Module, inputs: Any) -> None:
-        self._model, self._inputs, self._state = model, inputs, State(model, own_code=True)
-        self.untrusted: Collection[int] = ()
-        """Places of nodes whose numbers may be others at another size."""
+    Args:
+        model: in eval mode.
+        inputs: positional and keyword arguments of the example.
+        untrusted: places of nodes whose numbers may be others at another size.
+    """
+
+    def __init__(self, model: nn.Module, inputs: Any, untrusted: Collection[int] = ()) -> None:
+        self._model, self._inputs, self._untrusted = model, inputs, untrusted
+        self._state = State(model, own_code=True)
 
     def at_example(self, doubts: Doubts | None = None) -> tuple[Graph, Any]:
         """The graph and the output."""
         return self._captured(self._inputs, doubts)
 
+    @cached_property
     def elsewhere(self) -> Graph | None:
         """The graph for the most telling input that the model takes; None if it takes no other."""
         for other in other_inputs(self._inputs):
@@ -59,7 +67,7 @@ class _Recorder:
     def _captured(self, inputs: Any, doubts: Doubts | None = None) -> tuple[Graph, Any]:
         try:
             with same_draws():
-                return capture(self._model, *copied(inputs), untrusted=self.untrusted, doubts=doubts)
+                return capture(self._model, *copied(inputs), untrusted=self._untrusted, doubts=doubts)
         finally:
             # a model may adjust itself to what it is given
             self._state.restore()

@@ -1,9 +1,8 @@
 """Gates whose entries compete along given dimensions, with one threshold per group: signed, or on the simplex."""
 
-import math
 from abc import abstractmethod
 from collections.abc import Sequence
-from math import prod
+from math import log, prod
 from typing import Self
 
 import torch
@@ -71,7 +70,7 @@ class VectorGate(Gate):
             gate.set_values(given)
         else:
             share = require_number("threshold", threshold, above=0, high=0.9) / gate.group_size
-            gate._set_values(given, math.log(share / (1 - share)))
+            gate._set_values(given, log(share / (1 - share)))
         return gate
 
     def _require_possible(self, rows: Tensor) -> None:

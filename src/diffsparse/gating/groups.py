@@ -56,9 +56,8 @@ def warn_of_idle_gates(model: nn.Module, *optimizers: torch.optim.Optimizer) -> 
         if any(parameter.requires_grad and id(parameter) not in held for parameter in gate.parameters())
     ]
     if idle:
-        more = f" (and {len(idle) - 1} more)" if len(idle) > 1 else ""
         warnings.warn(
-            f"gate '{idle[0]}'{more} is in no parameter group: the optimiser was probably built before sparsify, and "
+            f"gate {_first_of(idle)} is in no parameter group: the optimiser was probably built before sparsify, and "
             "its steps leave the gate as it is. Build it afterwards, from parameter_groups(model), or freeze the gate",
             SparsityWarning,
             stacklevel=3,
@@ -67,17 +66,19 @@ def warn_of_idle_gates(model: nn.Module, *optimizers: torch.optim.Optimizer) -> 
 
 def warn_of_forgotten_parameters(model: nn.Module, *optimizers: torch.optim.Optimizer) -> None:
     """Warn if a parameter that gets gradients is in none of the optimisers, which become small with the model."""
-    held = _held(optimizers)
-    gates = {id(parameter) for _, gate in named_gates(model) for parameter in gate.parameters()}
-    lost = [name for name, p in model.named_parameters() if p.grad is not None and id(p) not in held | gates]
+    known = _held(optimizers) | {id(parameter) for _, gate in named_gates(model) for parameter in gate.parameters()}
+    lost = [name for name, p in model.named_parameters() if p.grad is not None and id(p) not in known]
     if lost:
-        more = f" (and {len(lost) - 1} more)" if len(lost) > 1 else ""
         warnings.warn(
-            f"'{lost[0]}'{more} gets gradients, but no optimiser that was given holds it. An optimiser that is not "
+            f"{_first_of(lost)} gets gradients, but no optimiser that was given holds it. An optimiser that is not "
             "given goes on with the parameters of the large network: give all of them, step(first, second)",
             SparsityWarning,
             stacklevel=3,
         )
+
+
+def _first_of(names: list[str]) -> str:
+    return f"'{names[0]}'" + (f" (and {len(names) - 1} more)" if len(names) > 1 else "")
 
 
 def _held(optimizers: tuple[torch.optim.Optimizer, ...]) -> set[int]:

@@ -75,9 +75,11 @@ def sparsify(
         SignedGate((16,))
     """
     wanted = _wanted_kinds(model, example, kinds, compete, start)
-    if example is not None:
-        _require_numbers(model, Example.of(example))
-    sites = Sites([], {}) if example is None else find_sites(model, Example.of(example))
+    given = None if example is None else Example.of(example)
+    sites = Sites([], {})
+    if given is not None:
+        _require_numbers(model, given)
+        sites = find_sites(model, given)
     places = [site for site in sites.found if site.kind in wanted]
     norms = find_norms(model) if "channels" in wanted else {}
     chosen = _chosen(model, only, [*norms.values()], places, sites, kinds)
@@ -89,8 +91,8 @@ def sparsify(
     for name, norm in norms.items():
         replacements[norm] = make_sparse(name, norm, start, rgf)
     places = _not_covered(model, places, {*norms}, sites.left)
-    if places:
-        with unchanged(model, {model.get_submodule(site.layer) for site in places}, Example.of(example)):
+    if places and given is not None:
+        with unchanged(model, {model.get_submodule(site.layer) for site in places}, given):
             place_gates(model, places, compete, start, rgf)
     gated = cast(Model, replace_modules(model, replacements))
     note_left(gated, sites.left)
