@@ -7,6 +7,8 @@ from typing import Any, Protocol, TypeVar, cast
 from torch import Tensor, nn
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
+from diffsparse.errors import SparsityError
+
 Model = TypeVar("Model", bound=nn.Module)
 
 
@@ -87,6 +89,13 @@ def is_sharded(tensor: Tensor | None) -> bool:
     """Whether `tensor` is spread over processes, as `fully_shard` leaves parameters while they do not compute."""
     # not by its class, because importing that takes long, and if nobody has, nothing is sharded
     return hasattr(tensor, "full_tensor")
+
+
+def require_whole_model(model: nn.Module, reason: str) -> None:
+    """Raise, with a reason, if a parameter of `model` is sharded."""
+    for name, parameter in model.named_parameters():
+        if is_sharded(parameter):
+            raise SparsityError(f"'{name}' is sharded over processes; {reason}")
 
 
 def lazy_tensor(model: nn.Module) -> str | None:

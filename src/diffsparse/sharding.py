@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from diffsparse.compaction.duplicate import Duplicate
-from diffsparse.errors import SparsityError, require_module
+from diffsparse.errors import require_module
 from diffsparse.gates import named_gates
 from diffsparse.module_tree import is_sharded
 
@@ -65,13 +65,6 @@ def gathered(model: Model) -> Model:
                 duplicate.made[id(tensor)] = whole[-1]
     with _without_sharding(model):
         return cast(Model, duplicate(model))
-
-
-def require_whole_model(model: nn.Module, reason: str) -> None:
-    """Raise, with a reason, if a parameter of `model` is sharded."""
-    for name, parameter in model.named_parameters():
-        if is_sharded(parameter):
-            raise SparsityError(f"'{name}' is sharded over processes; {reason}")
 
 
 def holds_shards(model: nn.Module) -> bool:

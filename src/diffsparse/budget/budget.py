@@ -25,9 +25,10 @@ from diffsparse.compaction.materialise import check_model, materialise
 from diffsparse.errors import SparsityError, SparsityWarning, require_number, require_whole
 from diffsparse.example import Example
 from diffsparse.gating import warn_of_forgotten_parameters, warn_of_idle_gates
+from diffsparse.module_tree import require_whole_model
 from diffsparse.penalties import Norm
 from diffsparse.selection import Selection
-from diffsparse.sharding import gathered, holds_shards, require_whole_model
+from diffsparse.sharding import gathered, holds_shards
 
 STRENGTH = 4e-4
 """Lambda of the pressure at first."""

@@ -10,7 +10,14 @@ from diffsparse.compaction.adaptors import copy_adaptor_buffers
 from diffsparse.compaction.duplicate import Duplicate
 from diffsparse.errors import SparsityError, require_module
 from diffsparse.gates import GatedModule, Source
-from diffsparse.module_tree import HOOKS, is_sharded, lazy_tensor, memory_of, modules_by_name, without_wrappers
+from diffsparse.module_tree import (
+    HOOKS,
+    lazy_tensor,
+    memory_of,
+    modules_by_name,
+    require_whole_model,
+    without_wrappers,
+)
 
 Model = TypeVar("Model", bound=nn.Module)
 
@@ -21,9 +28,7 @@ def check_model(model: Model) -> Model:
     for name, module in modules_by_name(model).items():
         if isinstance(module, torch.jit.ScriptModule):
             raise SparsityError(f"'{name or type(module).__name__}' is scripted; compact the model before scripting it")
-    for name, parameter in model.named_parameters():
-        if is_sharded(parameter):
-            raise SparsityError(f"'{name}' is sharded over processes; compact ds.gathered(model), a whole copy of it")
+    require_whole_model(model, "compact ds.gathered(model), a whole copy of it")
     if lazy := lazy_tensor(model):
         raise SparsityError(f"'{lazy}' is lazy and has no size yet; run the model once, then compact it")
     return model
