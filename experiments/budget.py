@@ -44,8 +44,8 @@ class Variant:
 
 OURS = {
     "budget": Variant(),
-    "budget, start=0.5": Variant(start=0.5),
-    "budget, due=0.5": Variant(options={"due": 0.5}),
+    "budget, start=0.5, due=0.3": Variant(start=0.5, options={"due": 0.3}),
+    "budget, due=0.3": Variant(options={"due": 0.3}),
     "budget, due=0.2": Variant(options={"due": 0.2}),
     "budget, no pressure": Variant(options={"strength": 0.0}),
     "budget, unweighted": Variant(options={"weighted": False}),

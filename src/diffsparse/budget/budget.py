@@ -30,6 +30,8 @@ from diffsparse.penalties import Norm
 from diffsparse.selection import Selection
 from diffsparse.sharding import gathered, holds_shards
 
+DUE = 0.5
+"""Share of the steps after which the cost is reached."""
 STRENGTH = 4e-4
 """Lambda of the pressure at first."""
 SLACK = 0.1
@@ -90,7 +92,7 @@ class Budget:
         params: float | None = None,
         bytes: float | None = None,
         steps: int,
-        due: float = 0.3,
+        due: float = DUE,
         shrinks: int = 1,
         only: Selection | None = None,
         pressure: Norm | None = None,

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from diffsparse.budget import Budget
+from diffsparse.budget.budget import DUE
 from diffsparse.compaction import Compacted
 from diffsparse.errors import SparsityError
 from diffsparse.gates import named_gates
@@ -31,7 +32,7 @@ class Gated(Method):
     macs: float | None = None
     params: float | None = None
     bytes: float | None = None
-    due: float = 0.3
+    due: float = DUE
     strength: float = 0.0
     norm: Norm = field(default_factory=L1)
     start: float = 0.5

@@ -4,6 +4,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Literal
 
+from diffsparse.budget.budget import DUE
 from diffsparse.budget.limits import METRICS
 from diffsparse.errors import SparsityError, require_number, require_whole
 from diffsparse.penalties import NORMS, Norm
@@ -23,7 +24,7 @@ class Sparsifying:
     """The same for parameters. If several are given, all hold."""
     bytes: float | None = None
     """The same for bytes of parameters and buffers."""
-    due: float = 0.3
+    due: float = DUE
     """For ds: the share of all steps after which that cost is reached; the rest trains the small network."""
     strength: float | Literal["auto"] | None = None
     """Lambda of the paper's penalty, or of the proximal step, in the place of a cost; auto computes it from optimiser,
