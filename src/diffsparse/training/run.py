@@ -58,8 +58,8 @@ def train(
             sharers = f"{processes.world} processes in {pieces} pieces each"
             raise SparsityError(f"a batch of {batch} cannot be shared by {sharers}")
         # the first process comes first: it may have to download what the others then find
-        first = processes.first_does(lambda: _data(recipe), f"the first process cannot open {recipe.data}")
-        data = _data(recipe) if first is None else first
+        first = processes.first_does(lambda: open_recipe_data(recipe), f"the first process cannot open {recipe.data}")
+        data = open_recipe_data(recipe) if first is None else first
         if (count := len(data.train)) < batch:
             raise SparsityError(f"a batch of {batch} is more than the {count} inputs of {data.name} to train on")
         return _Run(
@@ -74,7 +74,8 @@ def train(
         ).go()
 
 
-def _data(recipe: Recipe) -> DataSet:
+def open_recipe_data(recipe: Recipe) -> DataSet:
+    """The data set that `recipe` names."""
     return open_data(
         recipe.data,
         root=recipe.data_root,
