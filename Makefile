@@ -13,7 +13,7 @@ READY := $(VENV)/.ready
 export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: demo test lint types pytest fuzz architectures format bench clean
+.PHONY: demo test lint types pytest fuzz architectures format bench tables docs dist clean
 .DEFAULT_GOAL := test
 
 $(READY): pyproject.toml constraints.txt
@@ -59,6 +59,19 @@ bench: $(READY)
 	$(BIN)/python benchmarks/train_throughput.py
 	$(BIN)/python benchmarks/wiring_speed.py
 	$(BIN)/python benchmarks/graph_speed.py
+	$(BIN)/python benchmarks/import_time.py
+
+tables: $(READY)
+	$(BIN)/python docs/site/tables.py
+	$(BIN)/python docs/site/figures.py
+
+docs: $(READY)
+	$(BIN)/python docs/site/build.py
+
+dist: $(READY)
+	rm -rf dist
+	$(BIN)/python -m build --no-isolation
+	$(BIN)/python -m twine check --strict dist/*
 
 clean:
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis docs/_build dist
