@@ -44,9 +44,7 @@ def _menu(there: set[str]) -> str:
     """The menu of the site: every page that is there, those without a place at the end."""
     placed = {page for pages in PLACES.values() for page in pages}
     others = sorted(
-        page
-        for name in there
-        if (page := name.removesuffix(".md")) not in placed and not page.startswith("reference-")
+        page for name in there if (page := name.removesuffix(".md")) not in placed and not page.startswith("reference-")
     )
     blocks = []
     for caption, pages in {**PLACES, "More": tuple(others)}.items():
@@ -59,12 +57,12 @@ def _menu(there: set[str]) -> str:
 def main() -> None:
     """Collect and build; warnings are errors."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--output", type=Path, default=BUILD / "html")
-    output = parser.parse_args().output
-    source = BUILD / "source"
+    parser.add_argument("--output", type=Path, default=BUILD, help="folder to build in; the site is in html there")
+    folder = parser.parse_args().output
+    source, output = folder / "source", folder / "html"
     collect(source)
     shutil.rmtree(output, ignore_errors=True)
-    options = ["-b", "html", "-W", "--keep-going", "-q", "-d", str(BUILD / "doctrees"), "-E"]
+    options = ["-b", "html", "-W", "--keep-going", "-q", "-d", str(folder / "doctrees"), "-E"]
     done = subprocess.run([sys.executable, "-m", "sphinx", *options, str(source), str(output)])
     if done.returncode:
         sys.exit(done.returncode)

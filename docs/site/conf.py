@@ -8,7 +8,7 @@ from sphinx.application import Sphinx
 import diffsparse
 
 project, author, release = "diffsparse", "The diffsparse developers", diffsparse.__version__
-copyright = "The diffsparse developers"
+copyright = author  # noqa: A001
 extensions = [
     "myst_parser",
     "sphinx.ext.autodoc",

@@ -41,7 +41,9 @@ def _axes(title: str, x: str, y: str, height: float = 3.2) -> "tuple[Figure, Axe
 def tradeoff() -> "Figure":
     """Accuracy over MACs: ours against others at equal cost."""
     rows = tables.comparison()
-    figure, axes = _axes("ResNet-20 on small CIFAR-10 images, equal epochs", "MACs, % of the whole network", "accuracy, %")
+    figure, axes = _axes(
+        "ResNet-20 on small CIFAR-10 images, equal epochs", "MACs, % of the whole network", "accuracy, %"
+    )
     whole = tables.find(rows, ["plain"], 1.0)
     assert whole is not None
     axes.axhline(100 * whole["accuracy"], color=GREY, linestyle="--", linewidth=1, label="whole network")
@@ -106,7 +108,12 @@ def widths() -> "Figure":
     return draw_widths({"whole": layer_widths(model), "compact": layer_widths(small.model)})
 
 
-DRAWN: dict[str, "Callable[[], Figure]"] = {"tradeoff": tradeoff, "strength": strength, "roads": roads, "widths": widths}
+DRAWN: dict[str, "Callable[[], Figure]"] = {
+    "tradeoff": tradeoff,
+    "strength": strength,
+    "roads": roads,
+    "widths": widths,
+}
 
 if __name__ == "__main__":
     FIGURES.mkdir(exist_ok=True)

@@ -15,7 +15,8 @@ GROUPS = {
     ),
     "Moving averages": ("MovingAverage",),
     "Layers": (
-        "SparseBatchNorm1d", "SparseBatchNorm2d", "SparseBatchNorm3d", "SparseSum", "SparseAdjacency", "GraphConvolution",
+        "SparseBatchNorm1d", "SparseBatchNorm2d", "SparseBatchNorm3d", "SparseSum", "SparseAdjacency",
+        "GraphConvolution",
     ),
     "Gates": ("SignedGate", "SimplexGate", "MatrixGate"),
     "Errors": ("SparsityError", "SparsityWarning"),

@@ -86,7 +86,13 @@ def guide_table(rows: Rows) -> str:
         if row["method"] in GUIDE:
             spread = "" if row["spread"] is None else f" ± {100 * row['spread']:.2f}"
             accuracy = f"{100 * row['accuracy']:.2f}{spread}"
-            cells = [f"{row['budget']:.0%}", GUIDE[row["method"]], accuracy, f"{row['seconds']:.0f} s", str(row["runs"])]
+            cells = [
+                f"{row['budget']:.0%}",
+                GUIDE[row["method"]],
+                accuracy,
+                f"{row['seconds']:.0f} s",
+                str(row["runs"]),
+            ]
             lines.append(cells)
     return _table(["MACs", "method", "accuracy", "training", "runs"], lines)
 
@@ -104,7 +110,10 @@ def replaced(text: str, name: str, table: str) -> str:
 def pages() -> dict[Path, str]:
     """Every page with tables, as it should be."""
     rows = comparison()
-    made = {ROOT / "README.md": ("results", results_table(rows)), ROOT / "docs/budget.md": ("budgets", guide_table(rows))}
+    made = {
+        ROOT / "README.md": ("results", results_table(rows)),
+        ROOT / "docs/budget.md": ("budgets", guide_table(rows)),
+    }
     return {path: replaced(path.read_text(), name, table) for path, (name, table) in made.items()}
 
 
