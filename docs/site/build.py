@@ -37,6 +37,7 @@ def collect(source: Path) -> None:
         (source / name).write_text(LINK.sub(r"\1\2", text.replace("](README.md", "](index.md")))
     (source / "LICENSE.md").write_text(f"---\norphan: true\n---\n# Licence\n\n{(ROOT / 'LICENSE').read_text()}")
     shutil.copytree(ROOT / "docs" / "figures", source / "figures")
+    shutil.copy(ROOT / "CITATION.cff", source)
     shutil.copy(Path(__file__).parent / "conf.py", source)
 
 

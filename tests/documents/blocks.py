@@ -1,5 +1,6 @@
 """The code blocks of README and the guides."""
 
+import itertools
 import re
 import shlex
 from dataclasses import dataclass
@@ -26,9 +27,10 @@ class Block:
 def blocks_of(page: str) -> list[Block]:
     """All blocks of a page, in order."""
     text = PAGES[page].read_text()
-    found, counts = [], {}
+    found: list[Block] = []
+    counts: dict[str, int] = {}
     matches = list(_FENCE.finditer(text))
-    for match, following in zip(matches, [*matches[1:], None], strict=True):
+    for match, following in itertools.zip_longest(matches, matches[1:]):
         language, prints = match[1], None
         number = counts.setdefault(language, 0)
         counts[language] += 1

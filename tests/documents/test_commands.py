@@ -1,4 +1,7 @@
-"""Every command in README and the guides is one that the command line takes, and runs with tiny settings."""
+"""Every command in README and the guides is one that the command line takes; training runs with tiny settings.
+
+The demos run in tests/cli, with fewer epochs.
+"""
 
 import re
 import tomllib
@@ -8,7 +11,6 @@ from typing import Any
 import pytest
 
 from diffsparse.cli import main as command_line
-from diffsparse.cli.demo import Demo, TrafficDemo
 from diffsparse.cli.main import main
 from diffsparse.cli.train import Train
 from tests.documents.blocks import BLOCKS, ROOT, commands
@@ -37,7 +39,7 @@ def test_every_command_is_of_a_kind_that_is_tested() -> None:
 def test_commands_are_understood_as_written(words: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     asked: list[Any] = []
     for kind in command_line.COMMANDS.values():
-        monkeypatch.setattr(kind, "run", asked.append)
+        monkeypatch.setattr(kind, "run", lambda command: asked.append(command))
     # the shell makes names of this
     given = [word.replace("*", "one") for word in words if "completion" not in words[0]]
     if not given:
@@ -98,19 +100,12 @@ def test_the_first_page_from_train_to_export(
     monkeypatch.chdir(tmp_path)
     page = [words[1:] for b in BLOCKS if b.page == "README.md" and not b.language for words in commands(b.text)]
     main([*tiny(next(w for w in page if w[0] == "train"), tmp_path)[:-4], "--output", "runs/half", "--threads", "1"])
-    for name, last in {"measure": [], "export": [], "report": []}.items():
+    for name in ("measure", "export", "report"):
         (words,) = [words for words in page if words[0] == name]
-        main([word.replace("*", "half") for word in words] + last)
+        main([word.replace("*", "half") for word in words])
     printed = capsys.readouterr().out
     assert "speed-up" in printed
     assert (tmp_path / "half.onnx").exists()
-
-
-def test_demos_take_the_options_they_are_shown_with() -> None:
-    shown = [words for words in DIFFSPARSE if words[0] == "demo"]
-    assert {len(words) for words in shown} <= {1, 2}
-    # tests/cli/test_demo.py and test_demo_traffic.py run both
-    assert Demo().epochs < TrafficDemo().epochs
 
 
 def test_scripts_targets_and_extras_exist() -> None:
