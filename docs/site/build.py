@@ -22,7 +22,7 @@ PLACES = {
     "Look up": ("api", "reference", "architecture", "CONTRIBUTING", "CHANGELOG"),
 }
 """Guides by the heading of the menu that they stand under; those that are not there are left out."""
-LINK = re.compile(r"(\]\(|src=\"|srcset=\")(?:\.\./|docs/)([\w./-]+)")
+LINK = re.compile(r"(\]\()(?:\.\./|docs/)([\w./-]+)")
 
 
 def collect(source: Path) -> None:

@@ -68,4 +68,5 @@ def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
         text = (tmp_path / "html" / page).read_text()
         # nothing is fetched from elsewhere when a page is opened
         assert not re.findall(r'<(?:script|link|img)[^>]+(?:src|href)="https?://', text)
+    assert "_images/tradeoff.svg" in (tmp_path / "html" / "index.html").read_text()
     assert "signed_threshold" in (tmp_path / "html" / "reference-functional.html").read_text()
