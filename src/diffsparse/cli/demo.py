@@ -131,8 +131,7 @@ def speed_words(name: str, row: dict[str, Any], plain: dict[str, Any]) -> str:
     cost, whole = row["cost"], plain["cost"]
     share = cost["macs"] / whole["macs"]
     time = cost["latency"]["median"] / whole["latency"]["median"]
-    each = 1e3 * cost["latency"]["median"] / max(len(row["widths"]), 1)
-    return f"{name}: {share:.0%} of the MACs, {time:.0%} of the time; {each:.2f} ms per layer"
+    return f"{name}: {share:.0%} of the MACs, {time:.0%} of the time"
 
 
 def _digits_cells(row: dict[str, Any], plain: dict[str, Any]) -> dict[str, str]:

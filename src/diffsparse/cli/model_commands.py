@@ -1,5 +1,6 @@
 """Commands about one model, named by its class or by the folder of a run: `diffsparse compact`, `measure`, `export`."""
 
+import os
 import re
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,7 +18,7 @@ from diffsparse.errors import SparsityError
 from diffsparse.export import export_onnx
 from diffsparse.files import write_json
 from diffsparse.measuring import measure
-from diffsparse.models.factory import find_factory, make_named, parse_arguments
+from diffsparse.models.factory import find_factory, make_named, names, parse_arguments
 from diffsparse.training.recorded import RecordedRun, is_run, read_run
 from diffsparse.training.run import COMPACT, TRAINED
 
@@ -31,15 +32,13 @@ class Target:
     """A model, its weights and an input for it."""
 
     model: Positional[str]
-    """The folder of a run of `diffsparse train`; or a name of diffsparse.models.names(), or where your class or a
-    function that makes one is: package.module:Name."""
+    """The folder of a run, a name of diffsparse.models.names(), or your own class or function: package.module:Name."""
     arguments: str = NO_ARGUMENTS
     """Keyword arguments to call the class with, as a JSON object; a run knows its own."""
     weights: Path | None = None
     """A file written by diffsparse.save; by default that of the run, or none: the model is as its class makes it."""
     input: tuple[str, ...] = ()
-    """Shape of each input tensor, for example 1x3x32x32, filled with random numbers; by default one input of the data
-    of the run, or 1x3x224x224."""
+    """Shape of each input, for example 1x3x32x32, random numbers; by default that of the run's data, or 1x3x224x224."""
     seed: int = 0
     """Seed of the model's start and of the input."""
 
@@ -47,7 +46,8 @@ class Target:
     def recorded(self) -> RecordedRun | None:
         """The run that `model` is the folder of; None if it is the name of a class."""
         path = Path(self.model)
-        if not is_run(path) and not (path.is_dir() and ":" not in self.model):
+        meant = os.sep in self.model or (path.is_dir() and self.model not in names())
+        if not is_run(path) and (":" in self.model or not meant):
             return None
         if self.arguments != NO_ARGUMENTS:
             raise SparsityError(f"--arguments is for a class; the run in '{path}' knows its own")
