@@ -22,7 +22,7 @@ PLACES = {
     "Look up": ("api", "reference", "architecture", "CONTRIBUTING", "CHANGELOG"),
 }
 """Guides by the heading of the menu that they stand under; those that are not there are left out."""
-LINK = re.compile(r"(\]\()(?:\.\./|docs/)([\w./-]+)")
+LINK = re.compile(r"\[([^\]]*)\]\((?!https?:|#)([^)#\s]+)(#[^)]*)?\)")
 
 
 def collect(source: Path) -> None:
@@ -34,11 +34,24 @@ def collect(source: Path) -> None:
     texts |= reference.pages()
     texts["index.md"] = (ROOT / "README.md").read_text() + _menu(set(texts))
     for name, text in texts.items():
-        (source / name).write_text(LINK.sub(r"\1\2", text.replace("](README.md", "](index.md")))
-    (source / "LICENSE.md").write_text(f"---\norphan: true\n---\n# Licence\n\n{(ROOT / 'LICENSE').read_text()}")
-    shutil.copytree(ROOT / "docs" / "figures", source / "figures")
-    shutil.copy(ROOT / "CITATION.cff", source)
+        folder = ROOT / "docs" if (ROOT / "docs" / name).exists() else ROOT
+        (source / name).write_text(LINK.sub(lambda link, folder=folder: _moved(link, folder, source), text))
     shutil.copy(Path(__file__).parent / "conf.py", source)
+
+
+def _moved(link: re.Match[str], folder: Path, source: Path) -> str:
+    """A link of a page in `folder` as it is on the site, where all pages lie together; files it leads to are copied."""
+    text, target, anchor = link[1], (folder / link[2]).resolve(), link[3] or ""
+    if target.is_dir():
+        return text
+    if target.suffix == ".md" or not target.exists():
+        # Sphinx says if a page does not exist
+        name = "index.md" if target == ROOT.resolve() / "README.md" else target.name
+        return f"[{text}]({name}{anchor})"
+    place = target.relative_to(ROOT.resolve())
+    (source / place).parent.mkdir(parents=True, exist_ok=True)
+    shutil.copy(target, source / place)
+    return f"[{text}]({place}{anchor})"
 
 
 def _menu(there: set[str]) -> str:

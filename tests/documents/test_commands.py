@@ -31,7 +31,7 @@ TINY = {"--epochs": "1", "--retrain-epochs": "1", "--batch-size": "64", "--warmu
 
 
 def test_every_command_is_of_a_kind_that_is_tested() -> None:
-    assert {words[0] for words in SHELL} <= {"diffsparse", "pip", "make", "python", "torchrun"}
+    assert {words[0] for words in SHELL} <= {"diffsparse", "pip", "make", "python", "torchrun", "tensorboard"}
     assert {words[0] for words in DIFFSPARSE} <= command_line.COMMANDS.keys() | {"--tyro-write-completion"}
 
 
@@ -70,6 +70,8 @@ def tiny(words: list[str], root: Path) -> list[str]:
         at = made.index("--data-root")
         made[at : at + 2] = [] if images else ["--data-root", str(root)]
     made = [{"cifar10": "digits"}.get(word, word) for word in made]
+    if "--model" not in made:
+        made += ["--model", "preresnet8-0.25"]
     if "text" in made:
         made += ["--batch-size", "16"]
     if "--epochs" not in made:
@@ -115,9 +117,10 @@ def test_scripts_targets_and_extras_exist() -> None:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     mentioned = " ".join(block.text for block in BLOCKS)
     for words in SHELL:
-        if words[0] == "python":
-            text = (ROOT / words[1]).read_text()
-            assert all(word in text for word in words[2:] if word.startswith("--")), words
+        for place, word in enumerate(words):
+            if word.endswith(".py"):
+                text = (ROOT / word).read_text()
+                assert all(option in text for option in words[place:] if option.startswith("--")), words
         if words[0] == "make":
             assert re.search(rf"^{words[1]}:", makefile, re.MULTILINE), words
     for names in re.findall(r"'\.\[([\w,-]+)\]'", mentioned + (ROOT / "README.md").read_text()):

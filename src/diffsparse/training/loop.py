@@ -100,10 +100,9 @@ class Trainer:
 
     def run(self) -> nn.Module:
         """Train to the end; raises StoppedError after a signal and DivergenceError if training diverges."""
-        progress, watcher = self.progress, self.context.watcher
+        progress, watcher, phase = self.progress, self.context.watcher, self.phase
         done = progress.epoch * self.steps + progress.step
-        unit = "images" if len(self.context.data.input_shape) == 3 else "inputs"
-        watcher.phase_began(self.phase.name, epochs=self.phase.epochs, steps=self.steps, done=done, unit=unit)
+        watcher.phase_began(phase.name, epochs=phase.epochs, steps=self.steps, done=done, unit=self.context.data.unit)
         try:
             while progress.epoch < self.phase.epochs:
                 self._epoch()
