@@ -32,6 +32,13 @@ def test_a_mistyped_command_gets_one_sentence(typed: str, message: str, capsys: 
     assert capsys.readouterr().err == message
 
 
+def test_completion_for_a_folder_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main(["--tyro-write-completion", "bash", str(tmp_path / "none" / "file")])
+    assert stopped.value.code == 2
+    assert capsys.readouterr().err.endswith("none/file': make its folder first\n")
+
+
 def test_a_pipe_that_is_closed_gets_no_traceback() -> None:
     read, write = os.pipe()
     os.close(read)

@@ -62,7 +62,12 @@ def _run(given: list[str]) -> None:
         given[:2] = [" ".join(given[:2])]
     _check_command(given)
     description = "Smaller networks while they train."
-    tyro.cli(_configuration(given), prog="diffsparse", description=description, args=given).run()
+    try:
+        command = tyro.cli(_configuration(given), prog="diffsparse", description=description, args=given)
+    except FileNotFoundError as error:
+        # of --tyro-write-completion
+        raise SparsityError(f"cannot write '{error.filename}': make its folder first") from error
+    command.run()
 
 
 def _check_command(args: Sequence[str]) -> None:
