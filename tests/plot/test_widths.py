@@ -1,10 +1,10 @@
 import itertools
 
 import pytest
+from diffsparse.plot.widths import draw_widths, layer_widths
 from torch import nn
 
 import diffsparse as ds
-from diffsparse.plot.widths import draw_widths, layer_widths
 
 
 def test_outputs_of_layers_with_weights() -> None:

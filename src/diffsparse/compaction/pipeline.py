@@ -4,7 +4,7 @@ import warnings
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from torch import nn
 
@@ -22,6 +22,9 @@ from diffsparse.example import Example
 from diffsparse.measuring import Measurement, measure, samples
 from diffsparse.module_tree import copy_training_flags, modules_by_name
 from diffsparse.undisturbed import restoring
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 Model = TypeVar("Model", bound=nn.Module)
 
@@ -63,6 +66,12 @@ class Compacted(Generic[Model]):
     def kept(self) -> tuple[Kept, ...]:
         """What stayed at full width, and why."""
         return self.plan.kept
+
+    def plot(self, *, dark: bool = False) -> "Figure":
+        """A picture of the widths of all layers before and after: `ds.plot.widths` of this."""
+        from diffsparse import plot
+
+        return plot.widths(self, dark=dark)
 
     def __str__(self) -> str:
         lines, batch = [str(self.plan)], samples(self.model, self.example, self.after.macs)
