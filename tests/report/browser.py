@@ -8,6 +8,7 @@ import select
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -15,10 +16,10 @@ from typing import Any, Self
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 FLAGS = (
-    "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
-    "--disable-component-update --disable-sync --disable-extensions --disable-dev-shm-usage --hide-scrollbars "
-    "--mute-audio --remote-debugging-pipe"
-).split()
+    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync"),
+    *("--disable-background-networking", "--disable-component-update", "--disable-extensions", "--mute-audio"),
+    *("--disable-dev-shm-usage", "--hide-scrollbars", "--remote-debugging-pipe"),
+)
 PATIENCE = 60.0
 """Seconds to wait for an answer."""
 
@@ -39,8 +40,9 @@ class Browser:
         self._profile = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
         (into, self._write), (self._read, out) = (tuple(map(_high, os.pipe())) for _ in range(2))
         # Chromium reads commands from 3 and writes answers to 4
-        shell = ["sh", "-c", f'exec "$@" 3<&{into} 4>&{out}', "sh"]
-        command = [*shell, self.executable, *FLAGS, f"--user-data-dir={self._profile.name}", "about:blank"]
+        start = f"import os, sys; os.dup2({into}, 3); os.dup2({out}, 4); os.execv(sys.argv[1], sys.argv[1:])"
+        profile = f"--user-data-dir={self._profile.name}"
+        command = [sys.executable, "-c", start, self.executable, *FLAGS, profile, "about:blank"]
         self._process = subprocess.Popen(
             command, pass_fds=(into, out), stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL, start_new_session=True
         )

@@ -13,6 +13,8 @@ MOST_POINTS = 240
 """Epochs of a curve; of more, some are left out."""
 DIGITS = 5
 """Of numbers in curves, which are to be seen."""
+NOISY = 0.5
+"""Distance between the quartiles of times, as a share of the median, above which they tell little."""
 CURVES = ("train_loss", "validation_loss", "test_loss", "macs_share", "params_share", "bytes_share")
 LABELS = {"mape": "MAPE, %", "nats_per_token": "nats per token"}
 
@@ -90,6 +92,9 @@ def _remark(result: Mapping[str, Any]) -> str:
     if latency := result.get("latency"):
         where = f"{latency['device']}, {latency['threads']} thread{'s' if latency['threads'] != 1 else ''}"
         words.append(f"Time is the median of {latency['plain']['runs']} calls, in turns, on {where}.")
+        times = (latency["plain"], latency["compact"])
+        if any(time["upper_quartile"] - time["lower_quartile"] > NOISY * time["median"] for time in times):
+            words.append("The machine was busy: times vary too much to be compared.")
     if (difference := result.get("max_difference")) is not None:
         words.append(f"Compaction changed outputs by at most {difference:.1g}, relative to the largest.")
     return " ".join(words)

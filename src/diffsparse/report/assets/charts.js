@@ -25,7 +25,7 @@ function frame(box, height, [x0, x1], [y0, y1], { x: formatX, y: formatY, xLabel
 }
 function swatch(colour, dashed, shape) {
   const line = svg("line", { x1: 0, x2: 16, y1: 5, y2: 5, stroke: colour, "stroke-width": 2.5, "stroke-dasharray": dashed ? "4 3" : null });
-  return svg("svg", { width: 16, height: 10 }, shape ? marker(shape, 8, 5, { fill: colour }) : line);
+  return svg("svg", { width: 16, height: 10 }, shape === undefined ? line : marker(shape, 8, 5, { fill: colour, transform: "translate(8 5) scale(0.8)" }));
 }
 
 // Curves over epochs; `limits` are dashed lines across, `moments` lines from top to bottom.

@@ -22,19 +22,18 @@ function drawRuns() {
   const figures = names.map((label) => ({ key: label, label, value: (run) => (run.headline.label === label ? run.headline.value : null), show: (run) => FORMATS[run.headline.format](run.headline.value) }));
   const costs = Object.entries(METRICS).filter(([key]) => runs.some((run) => costOf(run, key) !== null)).map(([key, name]) => ({ key, label: name, value: (run) => costOf(run, key), show: (run) => percent(costOf(run, key)), share: key === "macs" ? (run) => costOf(run, key) : null }));
   dataTable("runs", {
-    columns: [{ key: "name", label: "run", text: true, value: (run) => run.name }, { key: "method", label: "method", text: true, value: (run) => run.method }, { key: "model", label: "network", text: true, value: (run) => run.model },
+    columns: [{ key: "name", label: "run", text: true, value: (run) => run.name }, { key: "method", label: "method", text: true, value: (run) => run.method }, { key: "model", label: "network", text: true, minor: true, value: (run) => run.model },
       ...figures, ...costs, { key: "train", label: "training", value: (run) => run.seconds, show: (run) => duration(run.seconds) }],
     rows: runs, search: runs.length > 5 ? "Search runs" : null, chosen: state.run, choose,
   });
 }
 function cardOf(card) {
   const format = FORMATS[card.format], left = card.before ? card.after / card.before : null;
-  if (card.after === null) return el("div", { class: "card" }, el("div", { class: "label" }, card.label), el("div", { class: "now" }, "–"), el("div", { class: "was" }, "not recorded"));
+  if (card.after === null) return el("div", { class: "card" }, el("div", { class: "label" }, card.label), el("div", { class: "now" }, "-"), el("div", { class: "was" }, "not recorded"));
   const was = el("div", { class: "was" }, card.before === null ? card.note || "" : `before ${format(card.before)}`);
   const head = el("div", { class: "card", title: card.note }, el("div", { class: "label" }, card.label), el("div", { class: "now" }, format(card.after)), was);
   if (card.cost && left !== null) {
-    was.append(", ", el("span", { class: "less" }, percent(left) + " left"));
-    head.append(meterOf(left));
+    head.append(el("div", { class: "left" }, meterOf(left), el("span", {}, percent(left) + " left")));
   }
   return head;
 }
@@ -46,7 +45,7 @@ function drawCurves() {
   const shares = { macs: "MACs", params: "parameters", bytes: "bytes" }, colour = { macs: COLOURS[0], params: COLOURS[2], bytes: COLOURS[1] };
   lineChart("cost-curve", {
     title: "Cost, share of the whole network", epochs: run.curve.epochs, moments: run.curve.moments, format: (share) => percent(share, 0), label: percent, high: 1.05,
-    series: Object.keys(shares).map((key) => ({ name: shares[key], values: run.curve.series[key + "_share"] || [], colour: colour[key] })),
+    series: Object.keys(shares).filter((key) => key !== "bytes" || key in run.asked).map((key) => ({ name: shares[key], values: run.curve.series[key + "_share"] || [], colour: colour[key] })),
     limits: Object.entries(run.asked).map(([key, value]) => ({ name: `budget ${percent(value)} of ${shares[key]}`, value, colour: colour[key] })),
   });
   const losses = ["train_loss", "validation_loss", "test_loss"];
@@ -63,13 +62,15 @@ function drawRun() {
   const layers = layersOf(run);
   const both = (key, label) => ({ key, label, value: (layer) => layer[key][1], show: (layer) => `${short(layer[key][1])} of ${short(layer[key][0])}` });
   state.table = dataTable("layers", {
-    columns: [{ key: "name", label: "layer", text: true, value: (layer) => layer.name }, { key: "kind", label: "kind", text: true, value: (layer) => layer.kind },
+    columns: [{ key: "name", label: "layer", text: true, value: (layer) => layer.name }, { key: "kind", label: "kind", text: true, minor: true, value: (layer) => layer.kind },
       { key: "before", label: "outputs before", value: (layer) => layer.before }, { key: "after", label: "after", value: (layer) => layer.after },
       { key: "left", label: "left", value: (layer) => layer.after / layer.before, show: (layer) => percent(layer.after / layer.before), share: (layer) => layer.after / layer.before },
       both("inputs", "inputs"), both("params", "parameters"), both("macs", "MACs")],
     rows: layers, search: "Search layers",
   });
   fill("commands", run.commands.map(commandOf));
+  const changed = run.config.filter(([, , other]) => other);
+  fill("changed", changed.length ? listOf(changed) : el("p", { class: "quiet" }, "none"));
   fill("config", listOf(run.config));
   fill("figures", listOf(run.figures));
   fill("versions", listOf(run.versions));

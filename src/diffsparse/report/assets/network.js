@@ -12,7 +12,7 @@ function drawNetwork(id, layers, choose) {
   const groups = blockNames(layers.map((layer) => layer.name)), parents = layers.map((layer) => layer.name.split(".").slice(0, -1).join("."));
   const gaps = layers.map((_, i) => (i === 0 ? 0 : groups[i] !== groups[i - 1] ? 16 : parents[i] !== parents[i - 1] ? 6 : 2));
   const spare = gaps.reduce((sum, gap) => sum + gap, 0);
-  const slot = Math.max(7, Math.min(44, ((box.clientWidth || 800) - spare - 4) / layers.length));
+  const slot = Math.max(10, Math.min(44, ((box.clientWidth || 800) - spare - 4) / layers.length));
   const width = slot * layers.length + spare + 4, middle = tops + height / 2;
   const root = svg("svg", { width, height: tops + height + bottom, role: "group", "aria-label": "Widths of layers" });
   root.append(svg("line", { class: "grid", x1: 0, x2: width, y1: middle, y2: middle, "stroke-width": 2 }));
@@ -35,7 +35,9 @@ function drawNetwork(id, layers, choose) {
   for (const span of spans) {
     const room = Math.floor((span.to - span.from + 12) / 6.4), y = tops + height + 10;
     root.append(svg("path", { d: `M${span.from},${y - 4}v4h${span.to - span.from}v-4`, fill: "none", class: "axis", "stroke-opacity": 0.5 }));
-    const words = span.name.length <= room ? span.name : room >= 5 ? "…" + span.name.slice(1 - room) : "";
+    const parts = span.name.split(".");
+    while (parts.length > 1 && parts.join(".").length > room) parts.shift();
+    const words = parts.join(".").length <= room ? parts.join(".") : room > 4 ? parts[0].slice(0, room - 1) + "…" : "";
     if (words) root.append(svg("text", { x: (span.from + span.to) / 2, y: y + 16, "text-anchor": "middle" }, words));
   }
   box.append(root);

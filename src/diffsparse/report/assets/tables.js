@@ -4,7 +4,8 @@ function dataTable(id, { columns, rows, search, chosen, choose }) {
   // kept when the table is drawn again for another run
   const state = (tables[id] ??= { key: null, falling: false, words: "", top: 0 });
   const body = el("tbody"), count = el("p", { class: "quiet", role: "status" });
-  const heads = columns.map((column) => el("th", { scope: "col", class: column.text ? "text" : null }, el("button", { type: "button", onclick: () => sortBy(column) }, column.label)));
+  const style = (column) => [column.text && "text", column.minor && "minor"].filter(Boolean).join(" ") || null;
+  const heads = columns.map((column) => el("th", { scope: "col", class: style(column) }, el("button", { type: "button", onclick: () => sortBy(column) }, column.label)));
   const input = search && el("input", { type: "search", placeholder: search, "aria-label": search, oninput: () => { state.words = input.value; draw(); } });
   if (input) input.value = state.words;
   function sortBy(column) {
@@ -33,7 +34,7 @@ function dataTable(id, { columns, rows, search, chosen, choose }) {
     const act = choose && { tabindex: 0, onclick: () => choose(row), onkeydown: (event) => event.key === "Enter" && choose(row) };
     return el("tr", { class: row === chosen ? "chosen" : null, ...act }, columns.map((column) => {
       const value = column.value(row), meter = column.share && column.share(row);
-      const cell = el("td", { class: column.text ? "text" : null, title: column.text ? value : null }, value === null ? "–" : column.show ? column.show(row) : column.text ? value : plainNumber(value));
+      const cell = el("td", { class: style(column), title: column.text ? value : null }, value === null ? "-" : column.show ? column.show(row) : column.text ? value : plainNumber(value));
       if (typeof meter === "number") cell.append(meterOf(meter, "span"));
       return cell;
     }));
