@@ -1,6 +1,5 @@
 """One row per layer: how wide layers are before and after, how much of them is zero, which heads died."""
 
-import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -37,8 +36,8 @@ def widths(small: HoldsModel | Mapping[str, Mapping[str, int]], *, dark: bool = 
 
     Example:
         >>> figure = widths({"whole": {"conv": 8, "head": 2}, "small": {"head": 2}})
-        >>> [bar.get_width() for bar in figure.axes[0].patches]
-        [8.0, 2.0, 0.0, 2.0]
+        >>> [int(bar.get_width()) for bar in figure.axes[0].patches]
+        [8, 2, 0, 2]
     """
     nets = small if isinstance(small, Mapping) else _before_and_after(small)
     if not nets or not next(iter(nets.values())):
@@ -73,8 +72,8 @@ def zeros(model: nn.Module, *, dark: bool = False) -> "Figure":
     Example:
         >>> import diffsparse as ds
         >>> figure = zeros(ds.SignedGate.from_values([0.5, 0.0, 0.0, 0.0]))
-        >>> [bar.get_width() for bar in figure.axes[0].patches], figure.axes[0].texts[0].get_text()
-        ([1.0, 3.0], '75%')
+        >>> [int(bar.get_width()) for bar in figure.axes[0].patches], figure.axes[0].texts[0].get_text()
+        ([1, 3], '75%')
     """
     counts = _zeros_by_layer(model)
     figure, colours = _rows(list(counts), dark), theme(dark)
@@ -151,7 +150,7 @@ def _neurons(small: Any, attention: Mapping[str, int]) -> tuple[dict[str, int], 
 
 def _place(name: str) -> str:
     """The name without the number of its block: layers at the same place of all blocks are alike."""
-    return re.sub(r"\d+", "*", name)
+    return ".".join("*" if part.isdigit() else part for part in name.split("."))
 
 
 def _rows(names: list[str], dark: bool) -> "Figure":
