@@ -130,3 +130,8 @@ def test_a_page_that_cannot_be_written_is_said_before_reading(
         main(["report", "nowhere", "--html", str(tmp_path / "no" / "report.html")])
     assert stopped.value.code == 2
     assert "the folder of --html does not exist" in capsys.readouterr().err
+
+
+def test_a_hundred_long_runs_stay_under_five_megabytes() -> None:
+    runs = [record(f"run{i}", result(i, layers=164), epochs=160) for i in range(100)]
+    assert len(render_report(runs).encode()) < 5e6

@@ -118,7 +118,7 @@ def heads(small: HoldsModel, *, dark: bool = False) -> "Figure":
         axes.barh(places, [left.get(name, 0) for name in had], 0.8, color=BLUE, label="left")
         _name_rows(axes, list(had))
         axes.set_xlabel(f"{kind} of the block")
-        axes.xaxis.get_major_locator().set_params(integer=True)
+        axes.locator_params(axis="x", integer=True)
         plain_frame(axes)
     return _with_legend(figure, 2, dark)
 
@@ -156,6 +156,7 @@ def _place(name: str) -> str:
 def _rows(names: list[str], dark: bool) -> "Figure":
     figure = blank_figure(7, min(max(1.2 + ROW * len(names), 2.0), TALLEST))
     axes = figure.add_subplot()
+    axes.locator_params(axis="x", integer=True)
     _name_rows(axes, names)
     plain_frame(axes)
     return figure

@@ -49,7 +49,7 @@ def _of_budget(state: Mapping[str, Any], dark: bool) -> "Figure":
     figure = blank_figure(7.5, 3.8)
     axes = figure.add_subplot()
     steps = [look["step"] for look in looks]
-    for name in NAMES:
+    for name in _drawn(limits):
         shown: dict[str, Any] = {"linewidth": 2.0} if name in limits else {"linewidth": 1.0, "alpha": 0.6}
         axes.plot([0, *steps], [1.0, *(look[name] for look in looks)], color=COLOURS[name], label=NAMES[name], **shown)
     ramp = [look["wanted"] for look in looks]
@@ -69,7 +69,7 @@ def _of_run(run: RunRecord, dark: bool) -> "Figure":
     figure = blank_figure(7.5, 5.6)
     above, below = figure.subplots(2, 1, sharex=True)
     plain, asked = run.result["cost"]["plain"], run.result.get("asked") or {}
-    for name in NAMES:
+    for name in _drawn(asked):
         shares = [_share(record, name, plain) for record in run.log]
         if any(share is not None for share in shares):
             look: dict[str, Any] = {"color": COLOURS[name], "linewidth": 2.0 if name in (asked or {"macs": 0}) else 1.0}
@@ -87,7 +87,7 @@ def _of_run(run: RunRecord, dark: bool) -> "Figure":
     below.set_ylim(bottom=0)
     below.set_ylabel("loss")
     below.set_xlabel("epoch")
-    below.xaxis.get_major_locator().set_params(integer=True)
+    below.locator_params(axis="x", integer=True)
     below.legend(fontsize=8, frameon=False)
     plain_frame(below, "y")
     return figure
@@ -114,6 +114,11 @@ def moments(run: RunRecord) -> list[tuple[float, str]]:
         phase = record["phase"]
         found += [(epoch - record["epoch"] + moment, "becomes small") for moment in record.get("shrunk", [])]
     return found
+
+
+def _drawn(limits: Mapping[str, float]) -> list[str]:
+    """The costs to draw; bytes go with parameters, and only show where they are asked for."""
+    return [name for name in NAMES if name != "bytes" or name in limits]
 
 
 def _share(record: Mapping[str, Any], name: str, plain: Mapping[str, Any]) -> float | None:

@@ -90,6 +90,7 @@ def _draw(figure: Any, axes: Any, rows: dict[str, Tensor], block: int, dark: boo
     what = "channels" if block == 1 else f"groups of {block}"
     axes.set_title(f"{alive:,} of {whole:,} {what} are read", fontsize=10)
     axes.set_xlabel("input channel" if block == 1 else f"input in groups of {block} channels")
+    axes.locator_params(axis="x", integer=True)
     names = list(rows)
     step = -(-len(names) // MOST_NAMES)
     axes.set_yticks(range(0, len(names), step), names[::step], fontsize=7, parse_math=False)
