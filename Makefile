@@ -59,6 +59,7 @@ bench: $(READY)
 	$(BIN)/python benchmarks/train_throughput.py
 	$(BIN)/python benchmarks/wiring_speed.py
 	$(BIN)/python benchmarks/graph_speed.py
+	$(BIN)/python benchmarks/report_size.py
 	$(BIN)/python benchmarks/import_time.py
 
 tables: $(READY)

@@ -11,7 +11,7 @@ API = (ROOT / "docs" / "api.md").read_text()
 
 
 def test_every_public_name_exists_and_has_a_docstring() -> None:
-    for module in (ds, ds.functional):
+    for module in (ds, ds.functional, ds.plot):
         for name in module.__all__:
             assert inspect.getdoc(getattr(module, name)), name
 
@@ -19,6 +19,8 @@ def test_every_public_name_exists_and_has_a_docstring() -> None:
 def test_docs_list_the_public_names() -> None:
     assert set(re.findall(r"^\| `ds\.(\w+)`", API, re.MULTILINE)) == set(ds.__all__)
     assert set(re.findall(r"^\| `(\w+)`", API, re.MULTILINE)) == set(ds.functional.__all__)
+    pictures = {*ds.plot.__all__, *ds.plot.PICTURES.names()} - {"PICTURES"}
+    assert set(re.findall(r"^\| `plot\.(\w+)`", API, re.MULTILINE)) == pictures
 
 
 def test_fixed_names_of_the_functional_interface() -> None:

@@ -159,7 +159,7 @@ def outcome(folder: Path) -> dict[str, Any]:
     run_folder = RunFolder(folder)
     newest = Snapshot.read(run_folder.snapshots()[0])
     result = json.loads(run_folder.result.read_text())
-    timed = ("seconds", "training_seconds")
+    timed = ("seconds", "training_seconds", "latency")
     return {
         "files": {path.name: path.read_bytes() for path in folder.glob("*.safetensors")},
         "checkpoint": newest.path.name,

@@ -17,8 +17,9 @@ from diffsparse.data import open_data
 from diffsparse.errors import SparsityError
 from diffsparse.files import write_json
 from diffsparse.measuring.meter import measure_in_turns
+from diffsparse.module_tree import layer_widths
+from diffsparse.plot import widths as draw_widths
 from diffsparse.plot.picture import save_formats
-from diffsparse.plot.widths import draw_widths, layer_widths
 from diffsparse.training import Hardware, Optimisation, Recipe, Sparsifying, StoppedError, train
 from diffsparse.training.build import build_model
 from diffsparse.training.processes import threads

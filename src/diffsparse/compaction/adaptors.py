@@ -157,6 +157,10 @@ class RaggedConv(StandIn):
         # also if there is none, so that one can be added
         self.register_parameter("bias", conv.bias)
 
+    @property
+    def out_channels(self) -> int:
+        return len(self.weight)
+
     def forward(self, input: Tensor) -> Tensor:
         convolve, given = _CONVOLVE[self.weight.dim() - 2], input
         if self.padding_mode != "zeros":

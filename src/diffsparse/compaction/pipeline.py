@@ -1,29 +1,30 @@
-"""`compact`: from a gated model to a smaller one that computes the same; `live_macs`: what that one would cost."""
+"""`compact`: from a gated model to a smaller one that computes the same."""
 
 import warnings
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from torch import nn
 
-from diffsparse.compaction.analyse import Analysis
 from diffsparse.compaction.apply import with_earlier
-from diffsparse.compaction.attempts import first_exact, has_heads
+from diffsparse.compaction.attempts import first_exact
 from diffsparse.compaction.graph import Graph
 from diffsparse.compaction.materialise import check_model, materialise, materialise_and_look
 from diffsparse.compaction.numbers_used import numbers_of
 from diffsparse.compaction.plan import Kept, Plan
-from diffsparse.compaction.planner import make_plan
 from diffsparse.compaction.recording import recorded
 from diffsparse.compaction.soundness import require_finite, require_own_tensors
 from diffsparse.compaction.verify import Trials, default_tolerance
-from diffsparse.errors import SparsityError, SparsityWarning, require_number, require_whole
+from diffsparse.errors import SparsityWarning, require_number, require_whole
 from diffsparse.example import Example
-from diffsparse.measuring import Measurement, count, measure, samples
-from diffsparse.module_tree import copy_training_flags, lies_in, modules_by_name
+from diffsparse.measuring import Measurement, measure, samples
+from diffsparse.module_tree import copy_training_flags, modules_by_name
 from diffsparse.undisturbed import restoring
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 Model = TypeVar("Model", bound=nn.Module)
 
@@ -65,6 +66,12 @@ class Compacted(Generic[Model]):
     def kept(self) -> tuple[Kept, ...]:
         """What stayed at full width, and why."""
         return self.plan.kept
+
+    def plot(self, *, dark: bool = False) -> "Figure":
+        """A picture of the widths of all layers before and after: `ds.plot.widths` of this."""
+        from diffsparse import plot
+
+        return plot.widths(self, dark=dark)
 
     def __str__(self) -> str:
         lines, batch = [str(self.plan)], samples(self.model, self.example, self.after.macs)
@@ -177,59 +184,3 @@ def _idle_modules(graph: Graph) -> str:
     idle = [name for name, held in missing.items() if not any(f"{name}.{key}" in used for key in held)]
     shown = ", ".join(idle[:5]) + (f" and {len(idle) - 5} more" if len(idle) > 5 else "")
     return f"modules that did not run in eval mode keep their widths: {shown}" if idle else ""
-
-
-class LiveMacs:
-    """Counts the MACs of the live part of a model, as often as asked while it trains.
-
-    The MACs of the whole depend on shapes only and are counted once. Each call then records the model, whose zeros have
-    changed, plans, and takes off what the plan removes.
-
-    Args:
-        model: a gated model, or any model whose scales or weights contain zeros. It is left as it is.
-        example_inputs: a tensor, a tuple of positional arguments or a dictionary of keyword arguments.
-
-    Raises:
-        SparsityError: the model does not run on the example.
-    """
-
-    def __init__(self, model: nn.Module, example_inputs: Any) -> None:
-        self._model = check_model(model)
-        self._example = Example.of(example_inputs)
-        self.whole = count(materialise(self._model), self._example)
-        """What one forward pass costs without compaction."""
-
-    def __call__(self) -> int:
-        """MACs of `compact(model, example_inputs).model` on the example, for the zeros that the model has now."""
-        graph, _ = recorded(materialise(self._model).eval(), self._example)
-        analysis = Analysis(graph, heads=has_heads(graph))
-        plan, _ = make_plan(analysis)
-        gone = {name for name, action in plan.layers.items() if action.drops_module}
-        # of a module whose weights are baked, what computed them goes
-        gone_with = {*gone, *(f"{name}.{child}" for name in plan.baked for child in graph.modules[name]._modules)}
-        total = self.whole.macs - sum(n for name, n in self.whole.macs_by_module.items() if lies_in(name, gone_with))
-        for node in analysis.nodes:
-            if node.call is None or not lies_in(node.call.name, gone):
-                before, after = node.rule.macs(node, graph)
-                around = None if node.call is None or node.layer is not None else plan.layers.get(node.call.name)
-                total += (after if around is None else int(after * around.share_of_products)) - before
-        return total
-
-
-def live_macs(model: nn.Module, example_inputs: Any) -> int | None:
-    """MACs of the compact form of `model` on the example, without compacting it; None if it cannot be recorded.
-
-    The count is that of the first plan that `compact` tries. It is exact unless the user's own code insists on a width
-    or on the number of its heads, so that `compact` falls back to a more careful plan.
-
-    Example:
-        >>> import torch
-        >>> model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 2))
-        >>> _ = model[1].weight.data[:6].zero_()
-        >>> live_macs(model, torch.randn(1, 4))
-        12
-    """
-    try:
-        return LiveMacs(model, example_inputs)()
-    except SparsityError:
-        return None

@@ -170,6 +170,7 @@ class Trainer:
             if self.average is not None:
                 self.regulariser.let_follow(self.average)
             self._take_small_model()
+            self.progress.shrunk.append((position + 1) / self.steps)
         return sums[0] if pieces == 1 else torch.stack(sums).sum(0)
 
     def _backward(self, inputs: Tensor, targets: Tensor, pieces: int, *, last: bool) -> Tensor:
@@ -253,6 +254,10 @@ class Trainer:
             record["strength"] = self.regulariser.strength
         if self.processes.first and objective.shows_macs:
             record["macs"] = method.live_macs(self.result, self.context.example())
+        if self.processes.first and self.context.log.board is not None:
+            record["widths"] = method.live_widths(self.result, self.context.example())
+        if progress.shrunk:
+            record["shrunk"], progress.shrunk = progress.shrunk, []
         record["seconds"] = progress.seconds
         if self.processes.first:
             self.context.log.add(record)

@@ -14,15 +14,19 @@ from diffsparse.data.dataset import DataSet
 from diffsparse.errors import SparsityError
 from diffsparse.files import write_json, write_text
 from diffsparse.measuring import measure
+from diffsparse.measuring.meter import measure_in_turns
 from diffsparse.methods import Cut, Method, Sparsifying, choose_method
 from diffsparse.methods.costs import asked_costs
 from diffsparse.methods.method import resolved
+from diffsparse.training.board import Board
 from diffsparse.training.build import build_model
+from diffsparse.training.command import train_command
 from diffsparse.training.config import Recipe
 from diffsparse.training.context import Interrupt, Phase, RunContext, Watcher
 from diffsparse.training.evaluate import evaluate
 from diffsparse.training.folder import Log, RunFolder
 from diffsparse.training.loop import Trainer
+from diffsparse.training.outcome import TIMING, file_size, latencies, layer_table
 from diffsparse.training.processes import environment, joined
 from diffsparse.training.report import REPORTS, reports_in
 from diffsparse.training.task import TASKS, Objective
@@ -67,7 +71,7 @@ def train(
             data=data,
             processes=processes,
             folder=folder,
-            log=Log(path=folder.log, tensorboard=output / "tensorboard" if tensorboard else None),
+            log=Log(path=folder.log, board=Board(output / "tensorboard") if tensorboard else None),
             watcher=watcher if watcher is not None and processes.first else Watcher(),
             interrupt=interrupt,
             resume=resume,
@@ -107,20 +111,29 @@ class _Run(RunContext):
         self.processes.first_does(lambda: self.folder.begin(recipe, self.resume, needed=12 * plain.bytes), failure)
         objective = task.objective(recipe, self._teacher())
         model, small = self._trained(method, settings, model, fresh, objective)
-        costs = {"plain": plain, "compact": measure(small.model, self.example(), latency=False)}
-        result = {
-            "command": "diffsparse train",
+        whole = self._fresh(recipe.model, recipe.arguments)
+        timed = self.processes.first
+        before, after = measure_in_turns([whole, small.model], self.example(), latency=timed, **TIMING)
+        costs = {
+            name: {key: getattr(cost, key) for key in METRICS} for name, cost in (("plain", before), ("compact", after))
+        }
+        result: dict[str, Any] = {
+            "command": train_command(recipe),
             "config": recipe.as_dict(),
             "environment": environment() | {"processes": self.processes.world},
             "figures": {
                 name: evaluate(net, self.data.test, objective, recipe.batch_size, self.processes)
                 for name, net in {"trained": model, "compact": small.model}.items()
             },
+            "headline": objective.headline,
+            "higher_is_better": objective.higher_is_better,
             "network": name,
             "strength": self._last_strength(),
             "asked": asked_costs(method),
             "zeros": asdict(small.removed) | {"fraction": small.removed.fraction},
-            "cost": {name: {key: getattr(cost, key) for key in METRICS} for name, cost in costs.items()},
+            "cost": costs,
+            "latency": latencies(before, after),
+            "layers": layer_table(whole, small.model, before, after),
             "max_difference": None if method.cuts or not small.compacted else small.compacted.max_difference,
             "seconds": time.perf_counter() - began,
             "training_seconds": {record["phase"]: record["seconds"] for record in self.log.records()},
@@ -129,6 +142,7 @@ class _Run(RunContext):
             if (figures := report.figures(model, self.data, self.watcher.say)) is not None:
                 result[name] = figures
         if self.processes.first:
+            costs["plain"]["file_bytes"] = file_size(whole, self.folder.path)
             self._write(model, small, result)
         self.processes.wait()
         return result
