@@ -121,6 +121,24 @@ class BudgetMixin(Trainer if TYPE_CHECKING else object):  # type: ignore[misc]
         if self.args.should_save:
             write_state(self.budget, output_dir or self.args.output_dir)
 
+    def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:
+        # layers that compete have one gate, and transformers does not save tensors that it does not know as tied
+        state = self.model.state_dict() if state_dict is None else state_dict
+        again = self._shared_gates()
+        super()._save(output_dir, {name: tensor for name, tensor in state.items() if name not in again})
+
+    def _issue_warnings_after_load(self, load_result: Any) -> None:
+        again = self._shared_gates()
+        missing = [name for name in load_result.missing_keys if name not in again]
+        super()._issue_warnings_after_load(load_result._replace(missing_keys=missing))
+
+    def _shared_gates(self) -> set[str]:
+        """Names of gate parameters that have another name before."""
+        first = dict(self.model.named_parameters())
+        gates = {id(parameter) for _, gate in named_gates(self.model) for parameter in gate.parameters()}
+        named = self.model.named_parameters(remove_duplicate=False)
+        return {name for name, parameter in named if id(parameter) in gates and name not in first}
+
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
         state = read_state(resume_from_checkpoint)
         if state is None:
