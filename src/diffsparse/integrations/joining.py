@@ -70,6 +70,12 @@ def figures(given: Budget | Penalty) -> dict[str, float]:
     return {"budget/macs": look.macs, "budget/params": look.params, "budget/lambda": look.strength}
 
 
+def begin_epoch(given: Budget | Penalty, epoch: int) -> None:
+    """The schedule of a penalty follows the position of the run, so it is right after a restart, too."""
+    if isinstance(given, Penalty):
+        given.controller.observe(float(epoch))
+
+
 def check_steps(given: Budget | Penalty, planned: float) -> None:
     """Warn if a budget was made for another number of steps than the run has; raise if it would never be due."""
     if not isinstance(given, Budget) or planned == given.steps or not 0 < planned < float("inf"):

@@ -9,6 +9,7 @@ from diffsparse.integrations.joining import (
     add_gradient,
     as_regulariser,
     become_as_small,
+    begin_epoch,
     check_steps,
     figures,
     require_joinable,
@@ -36,7 +37,7 @@ class BudgetCallback(Callback):
 
     Args:
         budget: a `ds.Budget`, or a `ds.Penalty`, for a network inside the LightningModule. Make it before `fit`, with
-            `steps` as many as the run has steps of the optimiser. The schedule of a penalty moves on once per epoch.
+            `steps` as many as the run has steps of the optimiser. The schedule of a penalty follows the epochs.
 
     With manual optimisation the gradient of the penalty comes after your own clipping, and a batch in which any
     optimiser steps is one step of the budget.
@@ -131,9 +132,8 @@ class BudgetCallback(Callback):
             _wrap_anew(trainer)
         pl_module.log_dict(figures(self.budget), on_step=True, on_epoch=False)
 
-    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if isinstance(self.budget, Penalty):
-            self.budget.step()
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        begin_epoch(self.budget, trainer.current_epoch)
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         vars(pl_module).pop("on_load_checkpoint", None)

@@ -13,6 +13,7 @@ from diffsparse.gates import named_gates
 from diffsparse.integrations.joining import (
     add_gradient,
     as_regulariser,
+    begin_epoch,
     check_steps,
     figures,
     read_state,
@@ -46,11 +47,10 @@ class BudgetCallback(TrainerCallback):
             # what was best before is a network of another size
             state.best_metric = state.best_model_checkpoint = state.best_global_step = None
 
-    def on_epoch_end(
+    def on_epoch_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        if isinstance(self.trainer.budget, Penalty):
-            self.trainer.budget.step()
+        begin_epoch(self.trainer.budget, int(state.epoch or 0))
 
 
 class SaveWithWarning:
@@ -81,7 +81,7 @@ class BudgetMixin(Trainer if TYPE_CHECKING else object):  # type: ignore[misc]
 
     Args:
         budget: a `ds.Budget`, or a `ds.Penalty`, for the model or a part of it, with `steps` as many as the run has
-            steps of the optimiser. The schedule of a penalty moves on once per epoch.
+            steps of the optimiser. The schedule of a penalty follows the epochs.
     """
 
     def __init__(self, *args: Any, budget: Budget | Penalty, **kwargs: Any) -> None:
