@@ -17,8 +17,7 @@ x, epochs = x.float() / 16, 10
 loader = DataLoader(TensorDataset(x[:1400], y[:1400]), batch_size=50, shuffle=True)
 net = nn.Sequential(nn.Linear(64, 128), nn.BatchNorm1d(128), nn.ReLU(), nn.Linear(128, 10))
 steps = epochs * len(loader) // accelerator.gradient_accumulation_steps // accelerator.num_processes
-budget = ds.Budget(ds.sparsify(net, start=1.0), x[:2], macs=0.25, steps=steps)
-budget = AcceleratedBudget(accelerator, budget)
+budget = AcceleratedBudget(accelerator, ds.Budget(ds.sparsify(net), x[:2], macs=0.25, steps=steps))  # diffsparse
 optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
 model, optimizer, loader = accelerator.prepare(net, optimizer, loader)
 

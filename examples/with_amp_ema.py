@@ -16,7 +16,7 @@ model = nn.Sequential(nn.Linear(64, 128), nn.BatchNorm1d(128), nn.ReLU(), nn.Lin
 steps = epochs * len(loader)
 budget = ds.Budget(ds.sparsify(model, start=1.0), x[:2], macs=0.25, steps=steps)  # diffsparse
 average = ds.MovingAverage(model, decay=0.98)  # average
-optimizer = torch.optim.AdamW(ds.parameter_groups(model), lr=0.01)
+optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
 schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=0.01, total_steps=steps)
 scaler = torch.amp.GradScaler("cpu")
 for _ in range(epochs):

@@ -16,10 +16,10 @@ class Digits(lightning.LightningModule):
         super().__init__()
         self.net = net
 
-    def training_step(self, batch: list[torch.Tensor], _: int) -> torch.Tensor:
+    def training_step(self, batch: list[torch.Tensor], batch_idx: int) -> torch.Tensor:
         return F.cross_entropy(self.net(batch[0]), batch[1])
 
-    def test_step(self, batch: list[torch.Tensor], _: int) -> None:
+    def test_step(self, batch: list[torch.Tensor], batch_idx: int) -> None:
         self.log("accuracy", (self.net(batch[0]).argmax(1) == batch[1]).float().mean())
 
     def configure_optimizers(self) -> torch.optim.Optimizer:

@@ -72,7 +72,9 @@ class Example:
         devices = [parameter.device for parameter in model.parameters()]
         if not devices or self.device in devices:
             return self
-        return Example(**{key: map_tensors(lambda tensor: tensor.to(devices[0]), part) for key, part in vars(self).items()})
+        return Example(
+            **{key: map_tensors(lambda tensor: tensor.to(devices[0]), part) for key, part in vars(self).items()}
+        )
 
     @property
     def samples(self) -> int:

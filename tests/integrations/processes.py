@@ -1,4 +1,4 @@
-"""Run by torchrun: each framework trains in two processes, and what each process has in the end is written to a file."""
+"""Run by torchrun: each framework trains in two processes, and each process writes what it has in the end."""
 
 import os
 import sys

@@ -30,8 +30,8 @@ def train(
     net, given = made()
     accelerator = accelerate.Accelerator(cpu=True, **settings)
     budget = AcceleratedBudget(accelerator, given)
-    made_first = torch.optim.AdamW(net.parameters(), lr=0.01, weight_decay=0.0)
-    model, optimizer, loader = accelerator.prepare(net, made_first, batches(size))
+    own = torch.optim.AdamW(net.parameters(), lr=0.01, weight_decay=0.0)
+    model, optimizer, loader = accelerator.prepare(net, own, batches(size))
     done = 0
     if resume is not None:
         accelerator.load_state(str(resume))
@@ -60,7 +60,8 @@ def test_it_trains_as_a_plain_loop_does() -> None:
 
 def test_accumulated_batches_are_one_step() -> None:
     _, budget = train(size=BATCH // 2, gradient_accumulation_steps=2)
-    assert budget.finished and budget.state_dict()["step"] == STEPS
+    assert budget.finished
+    assert budget.state_dict()["step"] == STEPS
 
 
 @pytest.mark.parametrize("precision", ["no", "bf16"])
@@ -78,7 +79,8 @@ def test_a_penalty_is_taken_too(tmp_path: Path) -> None:
     accelerator = accelerate.Accelerator(cpu=True)
     budget = AcceleratedBudget(accelerator, penalty)
     penalty.step()
-    assert budget.penalty() == penalty() and not budget.step()
+    assert budget.penalty() == penalty()
+    assert not budget.step()
     accelerator.save_state(str(tmp_path / "one"))
     penalty.step()
     accelerator.load_state(str(tmp_path / "one"))
@@ -87,7 +89,7 @@ def test_a_penalty_is_taken_too(tmp_path: Path) -> None:
 
 def test_mistakes_are_said(tmp_path: Path) -> None:
     accelerator = accelerate.Accelerator(cpu=True)
-    with pytest.raises(SparsityError, match="give a ds.Budget"):
+    with pytest.raises(SparsityError, match=r"give a ds.Budget"):
         AcceleratedBudget(accelerator, 0.5)
     AcceleratedBudget(accelerator, made()[1])
     with pytest.raises(SparsityError, match="has no state of a budget"):

@@ -30,7 +30,7 @@ class Module(lightning.LightningModule):  # type: ignore[misc]
     def training_step(self, batch: Any, _: int) -> Tensor:
         return F.cross_entropy(self.net(batch[0]), batch[1])
 
-    def test_step(self, batch: Any, _: int) -> None:
+    def test_step(self, batch: Any, batch_idx: int) -> None:
         self.log("loss", F.cross_entropy(self.net(batch[0]), batch[1]))
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
@@ -100,7 +100,8 @@ def test_the_penalty_comes_once_per_accumulated_step() -> None:
     with pytest.warns(SparsityWarning, match="the run has 12 steps of the optimiser, but the budget was made for 24"):
         trainer(BudgetCallback(budget), Watch(), accumulate_grad_batches=2).fit(Module(net), batches())
     torch.testing.assert_close(seen[0], small.norm.gate.beta.grad + expected)
-    assert len(seen) == 12 and budget.finished
+    assert len(seen) == 12
+    assert budget.finished
 
 
 class Scaled(MixedPrecision):  # type: ignore[misc]
@@ -130,7 +131,8 @@ def test_scaled_gradients_get_the_right_share_of_the_penalty(kind: type[Module])
 
 def test_mixed_precision() -> None:
     net, budget = fit(precision="bf16-mixed")
-    assert budget.finished and net.first.out_features == 16
+    assert budget.finished
+    assert net.first.out_features == 16
     assert all(torch.isfinite(tensor).all() for tensor in net.state_dict().values())
 
 
@@ -161,7 +163,8 @@ def test_checkpoints_of_small_networks_can_be_tested(tmp_path: Path) -> None:
     (loaded,) = trainer(BudgetCallback(other)).test(
         Module(again), batches(), ckpt_path=tmp_path / "epoch=2.ckpt", verbose=False
     )
-    assert again.first.out_features == 16 and loaded == result
+    assert again.first.out_features == 16
+    assert loaded == result
     # in the same program, where the network is small already
     assert own.test(Module(net), batches(), ckpt_path=tmp_path / "epoch=2.ckpt", verbose=False) == [result]
     with pytest.raises(SparsityError, match="another size than it has now"):
@@ -191,7 +194,7 @@ def test_cost_and_lambda_are_logged() -> None:
 
 
 def test_mistakes_are_said(tmp_path: Path) -> None:
-    with pytest.raises(SparsityError, match="give a ds.Budget or a ds.Penalty, got 0.5"):
+    with pytest.raises(SparsityError, match=r"give a ds.Budget or a ds.Penalty, got 0.5"):
         BudgetCallback(0.5)
     net, budget = made()
     with pytest.raises(SparsityError, match="is not a part of this LightningModule"):

@@ -49,7 +49,9 @@ def test_it_trains_as_a_plain_loop_does(tmp_path: Path, clip: float) -> None:
     assert budget.history == plain.history
     torch.testing.assert_close(net.state_dict(), reference.state_dict(), rtol=1e-4, atol=1e-6)
     logged = [entry for entry in trainer.state.log_history if "loss" in entry]
-    assert logged[-1]["budget/macs"] == 0.5 and logged[-1]["budget/lambda"] == 0 and "budget/params" in logged[0]
+    assert logged[-1]["budget/macs"] == 0.5
+    assert logged[-1]["budget/lambda"] == 0
+    assert "budget/params" in logged[0]
 
 
 def test_accumulated_batches_get_the_penalty_once(tmp_path: Path) -> None:
@@ -66,16 +68,17 @@ def test_accumulated_batches_get_the_penalty_once(tmp_path: Path) -> None:
 
         def create_optimizer(self, *args: Any, **kwargs: Any) -> Any:
             made = super().create_optimizer(*args, **kwargs)
-            made.register_step_pre_hook(lambda *_: seen.append(net.norm.gate.beta.grad.item()))
+            # the gate leaves the network after step 12
+            made.register_step_pre_hook(lambda *_: budget.finished or seen.append(net.norm.gate.beta.grad.item()))
             return made
 
     x, y = dataset()[:]
     data = [{"x": image, "labels": label} for image, label in zip(x, y, strict=True)]
     args = arguments(tmp_path, **small, max_steps=STEPS // 2 + 1)
+    trainer = Constant(net, args, train_dataset=data, budget=budget)
     with pytest.warns(SparsityWarning, match="the run has 13 steps of the optimiser"):
-        trainer = Constant(net, args, train_dataset=data, budget=budget)
-        with pytest.raises(AttributeError):  # the gate has left the network after step 12
-            trainer.train()
+        trainer.train()
+    assert len(seen) == 12
     assert seen[0] == pytest.approx(expected.item(), rel=1e-6)
     assert budget.finished
 
@@ -141,7 +144,7 @@ def test_a_penalty_is_taken_too(tmp_path: Path) -> None:
 def test_mistakes_are_said(tmp_path: Path) -> None:
     net, budget = made()
     args = arguments(tmp_path)
-    with pytest.raises(SparsityError, match="give a ds.Budget"):
+    with pytest.raises(SparsityError, match=r"give a ds.Budget"):
         BudgetTrainer(net, args, budget=0.5)
     with pytest.raises(SparsityError, match="is not a part of the Trainer's model"):
         BudgetTrainer(Net(), args, budget=budget)

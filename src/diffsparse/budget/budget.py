@@ -138,7 +138,7 @@ class Budget:
     def small(self) -> Compacted[Any]:
         """The model with the plan by which it became small, for `save` and `MovingAverage.follow`."""
         if self._small is None:
-            raise SparsityError(f"the model is not small yet; it will be after step {min(self._shrinks_at)} of {self.steps}")
+            raise SparsityError(f"the model is not small yet; wait for step {min(self._shrinks_at)} of {self.steps}")
         return self._small
 
     @property

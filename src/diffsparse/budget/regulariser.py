@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import Any
 
-from torch import Tensor, nn
+from torch import Tensor
 from torch.optim import Optimizer
 
 from diffsparse.budget.budget import Budget

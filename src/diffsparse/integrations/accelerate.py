@@ -1,9 +1,11 @@
 """`AcceleratedBudget`: a budget or a penalty beside an `Accelerator`."""
 
 import os
+from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
 from diffsparse.budget import Budget
 from diffsparse.errors import SparsityError, import_extra
@@ -25,8 +27,8 @@ class AcceleratedBudget:
     If a model is small in the checkpoint, it becomes small first, and the optimisers with it.
 
     Args:
-        accelerator: the one that prepares model and optimisers, before or after this is made.
-        budget: a `ds.Budget`, or a `ds.Penalty`; call `budget.step()` of a penalty yourself, after each epoch.
+        accelerator: the one that will prepare model and optimisers; this notes the wrapper that it makes.
+        budget: a `ds.Budget`, or a `ds.Penalty`; call `step()` of a penalty yourself, after each epoch.
 
     Example:
         >>> import torch, diffsparse as ds
@@ -52,6 +54,14 @@ class AcceleratedBudget:
             raise SparsityError(f"AcceleratedBudget works on one device and with DDP, not with {kind}")
         accelerator.register_save_state_pre_hook(self._save)
         accelerator.register_load_state_pre_hook(self._load)
+        self._prepared: list[nn.Module] = []
+        prepare: Callable[..., nn.Module] = accelerator.prepare_model
+
+        def prepare_model(*args: Any, **kwargs: Any) -> nn.Module:
+            self._prepared.append(prepare(*args, **kwargs))
+            return self._prepared[-1]
+
+        accelerator.prepare_model = prepare_model
 
     def penalty(self) -> Tensor:
         """The term to add to the loss of each batch, also where gradients are accumulated over several."""
@@ -66,11 +76,14 @@ class AcceleratedBudget:
             return False
         shrunk = as_regulariser(self.budget, self.accelerator._optimizers).step_done()
         if shrunk:
-            self._renew(self.accelerator._models)
+            self._renew()
         return shrunk
 
-    def _renew(self, models: list[nn.Module]) -> None:
-        for model in models:
+    def _renew(self) -> None:
+        wrappers = [module for model in self._prepared for module in model.modules()]
+        if self.accelerator.num_processes > 1 and not any(isinstance(w, DistributedDataParallel) for w in wrappers):
+            raise SparsityError("make the AcceleratedBudget before accelerator.prepare, which wraps the model in DDP")
+        for model in self._prepared:
             renew(model)
 
     def _save(self, models: list[nn.Module], weights: list[Any], folder: str) -> None:
@@ -83,7 +96,7 @@ class AcceleratedBudget:
             raise SparsityError(f"'{os.fspath(folder)}' has no state of a budget; was it saved without one?")
         regulariser = as_regulariser(self.budget, self.accelerator._optimizers)
         if regulariser.before_restoring(state):
-            self._renew(models)
+            self._renew()
         regulariser.load_state_dict(state)
 
     def __repr__(self) -> str:

@@ -102,19 +102,19 @@ def become_as_small(given: Budget | Penalty, state: dict[str, Any]) -> None:
     as_regulariser(given, ()).before_restoring(state)
 
 
-def renew(wrapper: nn.Module) -> None:
-    """Make a DistributedDataParallel fit the model inside, which has become small; nothing for other modules.
+def renew(model: nn.Module) -> None:
+    """Make DistributedDataParallel around a model that has become small fit what is inside; nothing without one.
 
     It stays the same object, with its options and hooks, and does what unpickling it does.
     """
-    if not isinstance(wrapper, DistributedDataParallel):
-        return
-    hooks = list(getattr(wrapper, "_comm_hooks", ()))
-    wrapper.__setstate__(wrapper.__getstate__())  # type: ignore[no-untyped-call]
-    fresh = {"_comm_hooks": [], "_has_rebuilt_buckets": False, "_module_parameters": list(wrapper.module.parameters())}
-    vars(wrapper).update({key: value for key, value in fresh.items() if key in vars(wrapper)})
-    for hook, state in hooks:
-        wrapper.register_comm_hook(state, hook)
+    for wrapper in [module for module in model.modules() if isinstance(module, DistributedDataParallel)]:
+        hooks = list(getattr(wrapper, "_comm_hooks", ()))
+        wrapper.__setstate__(wrapper.__getstate__())  # type: ignore[no-untyped-call]
+        parameters = list(wrapper.module.parameters())
+        fresh = {"_comm_hooks": [], "_has_rebuilt_buckets": False, "_module_parameters": parameters}
+        vars(wrapper).update({key: value for key, value in fresh.items() if key in vars(wrapper)})
+        for hook, state in hooks:
+            wrapper.register_comm_hook(state, hook)
 
 
 def write_state(given: Budget | Penalty, folder: str | os.PathLike[str]) -> None:
