@@ -85,7 +85,7 @@ class BudgetCallback(Callback):
             load(checkpoint)
             self._take(checkpoint, pl_module, fitting=stage == "fit")
 
-        pl_module.on_load_checkpoint = on_load_checkpoint  # type: ignore[method-assign]
+        pl_module.on_load_checkpoint = on_load_checkpoint
 
     def _take(self, checkpoint: dict[str, Any], pl_module: LightningModule, fitting: bool) -> None:
         """Make what `checkpoint` holds loadable: the network has the size that it had then, before weights come."""
@@ -118,8 +118,10 @@ class BudgetCallback(Callback):
         self._stepped = True
         # a fused optimiser divides by the scale itself, in its step
         scaler = getattr(trainer.precision_plugin, "scaler", None)
-        scaled = scaler is not None and getattr(optimizer, "_step_supports_amp_scaling", False)
-        add_gradient(self._regulariser(), [optimizer], scaler.get_scale() if scaled else 1.0)
+        scale = 1.0
+        if scaler is not None and getattr(optimizer, "_step_supports_amp_scaling", False):
+            scale = scaler.get_scale()
+        add_gradient(self._regulariser(), [optimizer], scale)
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
@@ -149,7 +151,7 @@ def _check_setting(trainer: Trainer) -> None:
         raise SparsityError(f"BudgetCallback works on one device and with DDP, not with {type(strategy).__name__}")
     if isinstance(strategy, DDPStrategy) and strategy._start_method != "popen":
         raise SparsityError("DDP in processes that are forked or spawned leaves the small network there; use 'ddp'")
-    for other in trainer.callbacks:  # type: ignore[attr-defined]
+    for other in trainer.callbacks:
         if isinstance(other, WeightAveraging | StochasticWeightAveraging):
             words = f"{type(other).__name__} holds weights of the large network"
             raise SparsityError(f"{words}; average with ds.MovingAverage, which follows a network that becomes small")

@@ -97,7 +97,7 @@ class BudgetMixin(Trainer if TYPE_CHECKING else object):  # type: ignore[misc]
         self.add_callback(BudgetCallback(self))
 
     def training_step(self, *args: Any, **kwargs: Any) -> Tensor:
-        loss = super().training_step(*args, **kwargs)
+        loss: Tensor = super().training_step(*args, **kwargs)
         if self.accelerator.sync_gradients:
             scaler = self.accelerator.scaler
             term = as_regulariser(self.budget, ())()
@@ -147,7 +147,7 @@ class BudgetMixin(Trainer if TYPE_CHECKING else object):  # type: ignore[misc]
         self._to_restore = resume_from_checkpoint, state
 
     def create_optimizer(self, *args: Any, **kwargs: Any) -> Optimizer:
-        optimizer = super().create_optimizer(*args, **kwargs)
+        optimizer: Optimizer = super().create_optimizer(*args, **kwargs)
         if self._to_restore is not None:
             (folder, state), self._to_restore = self._to_restore, None
             regulariser = as_regulariser(self.budget, [optimizer])
