@@ -6,7 +6,6 @@ from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -139,8 +138,7 @@ class Budget:
     def small(self) -> Compacted[Any]:
         """The model with the plan by which it became small, for `save` and `MovingAverage.follow`."""
         if self._small is None:
-            first = min(self._shrinks_at)
-            raise SparsityError(f"the model is not small yet; it will be after step {first} of {self.steps}")
+            raise SparsityError(f"the model is not small yet; wait for step {min(self._shrinks_at)} of {self.steps}")
         return self._small
 
     @property
@@ -154,8 +152,7 @@ class Budget:
         """The term to add to the loss: a scalar, zero once the cost is reached."""
         if self.finished:
             self._warn_of_extra_steps(self._step + 1)
-            like = next(self.model.parameters())
-            return torch.zeros((), dtype=like.dtype, device=like.device)
+            return next(self.model.parameters()).new_zeros(())
         return self._pressure.term(self._steering.weights)
 
     def step(self, *optimizers: Optimizer | Iterable[Optimizer]) -> bool:
@@ -178,11 +175,12 @@ class Budget:
         try:
             return self._look_and_shrink(given)
         except Exception:
-            # whoever mends what is wrong may go on from here
-            self._step -= 1
+            self._step -= 1  # whoever mends what is wrong may go on from here
             raise
 
     def _look_and_shrink(self, optimizers: Sequence[Optimizer]) -> bool:
+        # frameworks move a model after its budget was made
+        self.example = self.example.beside(self.model)
         shrinks = self._step in self._shrinks_at
         if self._step == self.due:
             self._steering.land()
@@ -211,8 +209,7 @@ class Budget:
         if model is not self.model and not last:
             raise SparsityError("a sharded model becomes small once, when the budget is due; give shrinks=1")
         small = compact(model, self.example.inputs)
-        if model is not self.model:
-            # its user shards the small one
+        if model is not self.model:  # its user shards the small one
             self.model, optimizers = model, ()
         regated = None if last else regate(self.model, small)
         if regated is not None and not self._can_go_on(small, regated):

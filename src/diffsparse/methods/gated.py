@@ -8,6 +8,7 @@ from torch.optim import Optimizer
 
 from diffsparse.budget import Budget
 from diffsparse.budget.budget import DUE
+from diffsparse.budget.regulariser import BudgetPressure
 from diffsparse.compaction import Compacted
 from diffsparse.errors import SparsityError
 from diffsparse.gates import named_gates
@@ -124,36 +125,6 @@ class Gated(Method):
     def _small(self, budget: Budget, model: nn.Module) -> Compacted[nn.Module]:
         """`model`, which was trained on after it became small: nothing is left to compare it with."""
         return replace(budget.small, model=model, max_difference=None)
-
-
-class BudgetPressure(Regulariser):
-    """A budget as the training loop wants it."""
-
-    strength = 0.0
-
-    def __init__(self, budget: Budget, optimizer: Optimizer) -> None:
-        self.budget, self.optimizer = budget, optimizer
-
-    @property
-    def reached(self) -> bool:  # type: ignore[override]
-        """Whether the model is small."""
-        return self.budget.finished
-
-    def __call__(self) -> Tensor | None:
-        return None if self.budget.finished else self.budget.penalty()
-
-    def step_done(self) -> bool:
-        return self.budget.step(self.optimizer)
-
-    def let_follow(self, average: Any) -> None:
-        average.follow(self.budget.small)
-
-    def before_restoring(self, state: dict[str, Any]) -> bool:
-        self.budget.load_state_dict(state, self.optimizer)
-        return True
-
-    def state_dict(self) -> dict[str, Any]:
-        return self.budget.state_dict()
 
 
 register_method("ds", Gated)
