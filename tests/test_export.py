@@ -138,7 +138,7 @@ def test_a_difference_is_an_error_and_leaves_the_old_file(monkeypatch: pytest.Mo
 
 def test_a_graph_that_onnxruntime_refuses(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime")
-    monkeypatch.setattr(export, "_export", lambda *_: b"no graph")
+    monkeypatch.setattr(export, "onnx_graph", lambda *_: b"no graph")
     with pytest.raises(ds.SparsityError, match="onnxruntime does not take the exported graph"):
         ds.export_onnx(nn.Linear(8, 2), TWO, tmp_path / "net.onnx")
     assert not list(tmp_path.iterdir())

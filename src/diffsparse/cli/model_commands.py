@@ -3,7 +3,7 @@
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from rich.console import Console
@@ -12,6 +12,7 @@ from tyro.conf import Positional
 
 from diffsparse.checkpoint import load, read_header, save
 from diffsparse.compaction import compact
+from diffsparse.compaction.fastest import SECONDS, Backend
 from diffsparse.errors import SparsityError
 from diffsparse.export import export_onnx
 from diffsparse.files import write_json
@@ -68,8 +69,14 @@ class Compact(Target):
     """Where to also write the plan as JSON."""
     round_to: int = 1
     """Keep a few dead channels so that widths are multiples of this."""
-    fold: bool = False
-    """Fold batch norms into the layers in front of them."""
+    fold: bool | None = None
+    """Fold batch norms into the layers in front of them; by default only if --optimize finds that faster."""
+    optimize: Literal["latency"] | None = None
+    """latency decides by the clock which dead channels to keep; never slower than the original."""
+    seconds: float = SECONDS
+    """How long --optimize may take, about."""
+    backend: Backend = "torch"
+    """What --optimize runs."""
     strict: bool = False
     """Fail instead of keeping a layer that no rule describes."""
     tolerance: float | None = None
@@ -83,6 +90,7 @@ class Compact(Target):
         console = Console()
         model = self.loaded(self.weights)
         options: dict[str, Any] = {"round_to": self.round_to, "strict": self.strict, "fold": self.fold}
+        options |= {"optimize": self.optimize, "seconds": self.seconds, "backend": self.backend}
         with console.status("compacting"):
             small = compact(model, self.example(), tolerance=self.tolerance, **options)
         console.print(str(small), markup=False, highlight=False, soft_wrap=True)
