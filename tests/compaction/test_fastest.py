@@ -130,7 +130,7 @@ def test_single_layers_are_tried_while_there_is_time(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(fastest, "interleaved_seconds", clock := FakeClock(steps_of_eight))
     model = half_dead("pre")
     small = ds.compact(model, X, optimize="latency", seconds=60, fold=False)
-    assert "other choices for" in str(small.choice)
+    assert " channels: " in str(small.choice)
     assert steps_of_eight(small.model) < steps_of_eight(ds.compact(model, X).model)
     assert clock.raced > 4
 
@@ -153,7 +153,7 @@ def test_without_adaptors_layers_take_what_is_there(monkeypatch: pytest.MonkeyPa
 def test_choices_in_words() -> None:
     assert str(Widening(round_to=8, selects=False)) == "round_to=8, no select"
     assert str(Widening(round_to=WHOLE)) == "all channels"
-    assert str(Widening(layers={"a": Widening()})) == "other choices for 1 layers"
+    assert str(Widening(widths={64: Widening(round_to=4)})) == "lossless; 64 channels: round_to=4"
 
 
 def test_the_real_clock_and_onnxruntime() -> None:

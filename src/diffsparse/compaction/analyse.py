@@ -11,11 +11,11 @@ from diffsparse.compaction.borrowed import may_borrow
 from diffsparse.compaction.channel_maps import channel_maps_of
 from diffsparse.compaction.constants import constants_of
 from diffsparse.compaction.graph import Call, Graph, Mask, Node, Value, every, read_counts, some
-from diffsparse.compaction.rules.base import EachChannel, Rule, is_one_of, pin, read_all, widen
+from diffsparse.compaction.rules.base import EachChannel, Rule, is_one_of, pin, read_all
 from diffsparse.compaction.rules.dimensions import keep_whole
 from diffsparse.compaction.rules.layer import Layer
 from diffsparse.compaction.rules.movement import names_sizes, passes_on
-from diffsparse.compaction.widening import Widening, rounded, widen_layers, widen_tensors
+from diffsparse.compaction.widening import Widening, widen_layers, widen_tensors
 
 LOSSLESS = Widening()
 UnseenReads: TypeAlias = Literal["none", "unread", "all"]
@@ -271,10 +271,7 @@ class Analysis:
 
     def _widen(self, values: list[Value]) -> None:
         layers = [layer for _, layer in self.layers]
-        for value in values if self.widening.round_to > 1 else ():
-            widen(value, rounded(value.keep, self.widening.round_to))
-        self._settle()
-        while widen_tensors(self.widening, layers):
+        while widen_tensors(self.widening, values, layers):
             self._settle()
         widen_layers(self.widening, layers)
 

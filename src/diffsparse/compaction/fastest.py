@@ -1,7 +1,8 @@
 """Of all plans that compute the same, a fast one: candidates are timed in turns, with a bounded effort."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from statistics import median
@@ -41,8 +42,18 @@ VARIANTS: tuple[tuple[Widening, bool], ...] = (
     (Widening(round_to=WHOLE), True),
 )
 """Plans to try for the whole network, and whether batch norms are folded; the most promising first."""
-OPTIONS = (_TIED, Widening(round_to=16), Widening(round_to=8), Widening(), Widening(round_to=WHOLE))
-"""What to try for the layers next to tensors of one width."""
+OPTIONS = (
+    *(_TIED, replace(_TIED, round_to=1)),
+    *(Widening(round_to=16), Widening(round_to=8), Widening(), Widening(round_to=WHOLE)),
+)
+    _TIED,
+    replace(_TIED, round_to=1),
+    Widening(round_to=16),
+    Widening(round_to=8),
+    Widening(),
+    Widening(round_to=WHOLE),
+)
+"""What to try for tensors of one width."""
 MAKING, RACING, REFINING = 0.35, 0.6, 0.85
 """Shares of the effort after which no more plans are made, the best of them is chosen, and details are left alone."""
 RUNS, FINAL_RUNS = 5, 15
@@ -174,12 +185,12 @@ class Fastest:
         return candidates[0]
 
     def _refined(self, best: _Candidate) -> _Candidate:
-        """The candidate with other choices for the layers of one width, as long as there is time."""
-        for names in _sizes(best.exact.plan) if not best.exact.unchanged else ():
+        """The candidate with other choices for tensors of one width, as long as there is time."""
+        for width in _sizes(best.exact.plan) if not best.exact.unchanged else ():
             for option in OPTIONS:
                 if self._spent() > REFINING:
                     return best
-                widening = replace(best.widening, layers={**best.widening.layers, **dict.fromkeys(names, option)})
+                widening = replace(best.widening, widths={**best.widening.widths, width: option})
                 other = self._candidate(widening, best.fold)
                 if other is not None and _relative(self._race([best.call, other.call], 0.05, RUNS))[1] < BETTER:
                     best = other
@@ -202,11 +213,7 @@ def _relative(rounds: list[list[float]]) -> list[float]:
     return [median(a / b for a, b in zip(times, rounds[0], strict=True)) for times in rounds]
 
 
-def _sizes(plan: Plan) -> Iterator[list[str]]:
-    """Layers that lost channels, by each width that they had at one end; those of the most layers first."""
-    groups: dict[int, list[str]] = {}
-    for name, action in plan.layers.items():
-        if isinstance(action, Slice):
-            for width in {action.outputs[0], action.inputs[0] if action.inputs else action.outputs[0]}:
-                groups.setdefault(width, []).append(name)
-    yield from sorted(groups.values(), key=len, reverse=True)
+def _sizes(plan: Plan) -> list[int]:
+    """Widths, as they were, of tensors that lost channels; those next to the most layers first."""
+    counts = Counter(action.outputs[0] for action in plan.layers.values() if isinstance(action, Slice))
+    return [width for width, _ in counts.most_common()]

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from diffsparse.compaction.graph import Mask, how_many, some, without
+from diffsparse.compaction.graph import Mask, Value, how_many, some, without
 from diffsparse.compaction.rules.base import widen
 from diffsparse.compaction.rules.groups import filled
 from diffsparse.compaction.rules.layer import Layer
@@ -25,16 +25,16 @@ class Widening:
     """Whether a layer may read fewer channels than the tensor in front of it holds."""
     expands: bool = True
     """Whether a layer may compute fewer channels than the tensor behind it holds."""
-    layers: Mapping[str, "Widening"] = field(default_factory=dict)
-    """Other choices for single layers, by name."""
+    widths: Mapping[int, "Widening"] = field(default_factory=dict)
+    """Other choices for tensors that had so many channels."""
 
-    def of(self, layer: Layer) -> "Widening":
-        """The choice for one layer."""
-        return self if layer.call is None else self.layers.get(layer.call.name, self)
+    def at(self, channels: int) -> "Widening":
+        """The choice for tensors that had so many channels."""
+        return self.widths.get(channels, self)
 
     @property
     def changes_nothing(self) -> bool:
-        return self.round_to == 1 and self.selects and self.expands and not self.layers
+        return self.round_to == 1 and self.selects and self.expands and not self.widths
 
     def __str__(self) -> str:
         parts = [] if self.round_to == 1 else [f"round_to={self.round_to}"]
@@ -42,22 +42,20 @@ class Widening:
             parts = ["all channels"]
         parts += [] if self.selects else ["no select"]
         parts += [] if self.expands else ["no expand"]
-        if self.layers:
-            parts.append(f"other choices for {len(self.layers)} layers")
-        return ", ".join(parts) or "lossless"
+        own = ", ".join(parts) or "lossless"
+        return "; ".join([own, *(f"{width} channels: {choice}" for width, choice in sorted(self.widths.items()))])
 
 
-def widen_tensors(widening: Widening, layers: list[Layer]) -> bool:
-    """Keep more channels of what goes into and out of layers; whether anything changed."""
+def widen_tensors(widening: Widening, values: list[Value], layers: list[Layer]) -> bool:
+    """Keep more channels of tensors, so that there is less to select and expand; whether anything changed."""
     changed = False
+    for value in values:
+        multiple = widening.at(value.channels).round_to
+        changed |= multiple > 1 and widen(value, rounded(value.keep, multiple))
     for layer in layers:
-        own, ends = widening.of(layer), (layer.input, layer.output)
-        if any(value.axis is None or not some(value.keep) for value in ends):
-            continue
-        for value in ends if own.round_to > 1 else ():
-            changed |= widen(value, rounded(value.keep, own.round_to))
+        own = widening.at(layer.output.channels)
         # a layer that does not mix channels takes from one end what it gives to the other
-        if layer.free and not layer.mixes and layer.given is None and len(layer.rows):
+        if layer.free and not layer.mixes and layer.given is None and layer.input.axis is not None:
             changed |= not own.selects and widen(layer.output, layer.input.keep)
             changed |= not own.expands and widen(layer.input, without(layer.output.keep, layer.mapped_rows))
     return changed
@@ -68,13 +66,13 @@ def widen_layers(widening: Widening, layers: list[Layer]) -> None:
     for layer in layers:
         if not layer.free or layer.groups > 1 or not some(layer.rows) or not len(layer.columns):
             continue
-        own = widening.of(layer)
+        behind, front = widening.at(len(layer.rows)), widening.at(len(layer.columns))
         outputs, inputs = without(layer.output.keep, layer.mapped_rows), without(layer.present, layer.mapped_columns)
         if layer.mixes:
-            layer.rows = rounded(layer.rows, own.round_to if own.expands else WHOLE, outputs)
-            layer.columns = rounded(layer.columns, own.round_to if own.selects else WHOLE, inputs)
+            layer.rows = rounded(layer.rows, behind.round_to if behind.expands else WHOLE, outputs)
+            layer.columns = rounded(layer.columns, front.round_to if front.selects else WHOLE, inputs)
         else:
-            multiple = own.round_to if own.selects and own.expands else WHOLE
+            multiple = behind.round_to if behind.selects and behind.expands else WHOLE
             layer.rows = layer.columns = rounded(layer.rows, multiple, layer.present & outputs)
 
 
