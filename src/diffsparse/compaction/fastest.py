@@ -46,13 +46,6 @@ OPTIONS = (
     *(_TIED, replace(_TIED, round_to=1)),
     *(Widening(round_to=16), Widening(round_to=8), Widening(), Widening(round_to=WHOLE)),
 )
-    _TIED,
-    replace(_TIED, round_to=1),
-    Widening(round_to=16),
-    Widening(round_to=8),
-    Widening(),
-    Widening(round_to=WHOLE),
-)
 """What to try for tensors of one width."""
 MAKING, RACING, REFINING = 0.35, 0.6, 0.85
 """Shares of the effort after which no more plans are made, the best of them is chosen, and details are left alone."""

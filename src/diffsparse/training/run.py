@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import nn
 
-from diffsparse.budget.limits import METRICS
+from diffsparse.budget.limits import COUNTED
 from diffsparse.checkpoint import load, save
 from diffsparse.data import open_data
 from diffsparse.data.dataset import DataSet
@@ -119,7 +119,7 @@ class _Run(RunContext):
             "strength": self._last_strength(),
             "asked": asked_costs(method),
             "zeros": asdict(small.removed) | {"fraction": small.removed.fraction},
-            "cost": {name: {key: getattr(cost, key) for key in METRICS} for name, cost in costs.items()},
+            "cost": {name: {key: getattr(cost, key) for key in COUNTED} for name, cost in costs.items()},
             "max_difference": None if method.cuts or not small.compacted else small.compacted.max_difference,
             "seconds": time.perf_counter() - began,
             "training_seconds": {record["phase"]: record["seconds"] for record in self.log.records()},
