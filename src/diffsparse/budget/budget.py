@@ -16,7 +16,7 @@ from diffsparse.budget.cost_model import CostModel
 from diffsparse.budget.entries import GateEntries, steered_gates
 from diffsparse.budget.exact import Exact
 from diffsparse.budget.latency import LatencyModel
-from diffsparse.budget.limits import LATENCY, METRICS, Limits, Numbers, cost_numbers
+from diffsparse.budget.limits import METRICS, Limits, Numbers, cost_numbers
 from diffsparse.budget.look import Look
 from diffsparse.budget.pressure import Pressure
 from diffsparse.budget.regate import Regated, check_can_regate, regate
@@ -124,10 +124,10 @@ class Budget:
         entries = GateEntries(gates)
         self._pressure = Pressure(entries, pressure, require_number("strength", strength, low=0))
         asked = {"macs": macs, "params": params, "bytes": bytes, "latency": latency}
-        self._clock = Clock.of(self.model, self.example, table) if latency is not None else None
-        self._costs = CostModel(self.model, self.example, entries, self._clock and self._clock.table)
+        clock = None if latency is None else Clock.of(self.model, self.example, latency, table)
+        self._costs = CostModel(self.model, self.example, entries, None if clock is None else clock.table)
         limits = Limits.asked(asked, self._costs.whole, self._costs.samples)
-        self._steering = Steering(entries, self._costs, limits, self._exact, self._clock, weighted=weighted)
+        self._steering = Steering(entries, self._costs, limits, self._exact, clock, weighted=weighted)
         self._steering.check_reachable()
         shares = self._steering.limits.shares(self._costs.whole)
         self._made_for = {"steps": steps, "due": self.due, "shrinks": sorted(self._shrinks_at), "limits": shares}
@@ -140,9 +140,7 @@ class Budget:
         """Every look, the first to the last."""
 
     def _exact(self) -> Exact:
-        costs = self._costs
-        predicted = None if costs.latency is None else lambda alive: float(costs.cost(alive)[LATENCY])
-        return Exact(self._whole(), self.example, self._steering.entries, predicted)
+        return Exact(self._whole(), self.example, self._steering.entries, self._costs.predicted_latency)
 
     def _whole(self) -> nn.Module:
         """The model, or a copy of it that is not sharded; a step that needs it is the same step in all processes."""

@@ -44,7 +44,7 @@ class CostModel:
         """The network with every entry alive."""
         self.samples = samples(network, example, self.measured.macs)
         """How many samples the MACs are for."""
-        self.whole = cost_numbers(self.measured, latency=1.0)
+        self.whole = cost_numbers(self.measured)
         """The cost with every entry alive."""
         parts = probe.parts()
         self._rows, self._columns = _channels(probe, entries)
@@ -67,8 +67,11 @@ class CostModel:
 
     def cost(self, alive: Mask) -> Numbers:
         """What the network costs with these entries alive."""
-        latency = 0.0 if self.latency is None else self.latency.share(*self._widths(alive))
-        return np.append(self._fixed + self._variable(alive), latency)
+        return np.append(self._fixed + self._variable(alive), self.predicted_latency(alive))
+
+    def predicted_latency(self, alive: Mask) -> float:
+        """Share of the whole network's latency with these entries alive; 1 if it does not count."""
+        return 1.0 if self.latency is None else self.latency.share(*self._widths(alive))
 
     @property
     def metrics(self) -> tuple[str, ...]:

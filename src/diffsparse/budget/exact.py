@@ -21,7 +21,7 @@ class Exact:
         model: the gated model; it is left as it is.
         example: what it is recorded on.
         entries: of its gates.
-        latency: predicts the share of the whole network's latency, if it counts.
+        predicted: the share of the whole network's latency, if that counts.
     """
 
     def __init__(
@@ -29,10 +29,10 @@ class Exact:
         model: nn.Module,
         example: Example,
         entries: GateEntries,
-        latency: Callable[[Mask], float] | None = None,
+        predicted: Callable[[Mask], float] = lambda alive: 1.0,
     ) -> None:
         self._probe, self._example, self._entries = duplicate(model).eval(), example, entries
-        self._predicted = latency
+        self.predicted = predicted
         self.slower = 1.0
         """What networks near the limit really take, as a multiple of the prediction."""
         self._costs: dict[bytes, Numbers] = {}
@@ -49,8 +49,7 @@ class Exact:
         if key not in self._costs:
             self._entries.impose(self._probe, alive)
             self._costs[key] = cost_numbers(quietly_compacted(self._probe, self._example).after)
-        latency = 0.0 if self._predicted is None else self.slower * self._predicted(alive)
-        return np.append(self._costs[key][:-1], latency)
+        return np.append(self._costs[key][:-1], self.slower * self.predicted(alive))
 
     def keeps_output(self, alive: Mask) -> bool:
         """Whether the output depends on the input with these entries alive."""

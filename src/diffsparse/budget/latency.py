@@ -1,7 +1,7 @@
 """Latency of the compact network as a function of the widths of its layers, from a table and a few real networks."""
 
 from collections.abc import Sequence
-from itertools import combinations
+from itertools import combinations, product
 from typing import Any
 
 import numpy as np
@@ -32,26 +32,23 @@ class LayerTimes:
     @classmethod
     def measured(cls, shapes: Sequence[LayerShape | None], table: LatencyTable) -> "LayerTimes":
         """Of these layers; those that tables do not have take no time."""
-        grids = [(_grid(s.outputs if s else 1), _grid(1 if s is None or s.one_width else s.inputs)) for s in shapes]
-        wanted: list[LayerShape] = []
-        for shape, (rows, columns) in zip(shapes, grids, strict=True):
-            for row in rows[1:] if shape is not None else ():
-                inputs = [shape.inputs] if shape.one_width else columns[1:]
-                wanted += [shape.with_widths(column, row) for column in inputs]
-        found = dict(zip(map(str, wanted), table.layer_seconds(wanted), strict=True))
+        rows = np.array([_grid(1 if shape is None else shape.outputs) for shape in shapes]).reshape(-1, POINTS + 1)
+        inputs = [1 if shape is None or shape.one_width else shape.inputs for shape in shapes]
+        columns = np.array([_grid(width) for width in inputs]).reshape(-1, POINTS + 1)
+        places = [
+            ((place, i, j), shape.with_widths(int(columns[place, j]), int(rows[place, i])))
+            for place, shape in enumerate(shapes)
+            if shape is not None
+            for i, j in product(range(1, POINTS + 1), repeat=2)
+        ]
         seconds = np.zeros((len(shapes), POINTS + 1, POINTS + 1))
-        for place, (shape, (rows, columns)) in enumerate(zip(shapes, grids, strict=True)):
-            for i, j in np.ndindex(POINTS, POINTS) if shape is not None else ():
-                column = shape.inputs if shape.one_width else columns[j + 1]
-                seconds[place, i + 1, j + 1] = found[str(shape.with_widths(column, rows[i + 1]))]
-        one_width = np.array([shape is None or shape.one_width for shape in shapes])
-        wide = np.array([columns for _, columns in grids], float).reshape(-1, POINTS + 1)
-        return cls(np.array([rows for rows, _ in grids], float).reshape(-1, POINTS + 1), wide, seconds)._for(one_width)
-
-    def _for(self, one_width: np.ndarray[Any, np.dtype[np.bool_]]) -> "LayerTimes":
-        # without inputs of their own, these layers take the time of their outputs
-        self.seconds[one_width, :, 0] = self.seconds[one_width, :, 1]
-        return self
+        found = table.layer_seconds([shape for _, shape in places])
+        for (at, _), time in zip(places, found, strict=True):
+            seconds[at] = time
+        # without inputs of their own, layers take the time of their outputs
+        follows = np.array([shape is not None and shape.one_width for shape in shapes], bool)
+        seconds[follows, :, 0] = seconds[follows, :, 1]
+        return cls(rows.astype(float), columns.astype(float), seconds)
 
     def of(self, rows: Numbers, columns: Numbers) -> Numbers:
         """Seconds of each layer with these widths."""

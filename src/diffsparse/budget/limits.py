@@ -15,11 +15,11 @@ Numbers: TypeAlias = np.ndarray[Any, np.dtype[np.float64]]
 COUNTED = ("macs", "params", "bytes")
 """Costs that are counted."""
 METRICS = (*COUNTED, "latency")
-"""All costs; latency is a share of the whole network's, and 0 where nobody asked for it."""
+"""All costs; latency is a share of the whole network's, and 1 where nobody asks for it."""
 LATENCY = METRICS.index("latency")
 
 
-def cost_numbers(measured: Measurement, latency: float = 0.0) -> Numbers:
+def cost_numbers(measured: Measurement, latency: float = 1.0) -> Numbers:
     """A measured cost as numbers, in the order of `METRICS`."""
     return np.array([*(getattr(measured, name) for name in COUNTED), latency], float)
 
@@ -44,8 +44,6 @@ class Limits:
         numbers = np.full(len(METRICS), np.inf)
         for name, value in asked.items():
             metric, number = METRICS.index(name), require_number(name, value, above=0)
-            if metric == LATENCY and number > 1:
-                raise SparsityError(f"latency={value:g} must be a share of the whole network's, above 0 and up to 1")
             counted, each = (samples, " for one sample") if name == "macs" else (1, "")
             if number * counted > whole[metric] and number > 1:
                 raise SparsityError(

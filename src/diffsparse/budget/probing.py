@@ -136,10 +136,9 @@ def _layer(node: Node, graph: Graph, stored: set[str]) -> Part:
 def _shape(node: Node, layer: Layer, graph: Graph) -> LayerShape | None:
     if layer.given is not None or not (held := [*layer.tensors, *layer.computed]):
         return None
-    names = ("bias", "stride", "padding", "dilation", "groups")
-    if "transpose" in node.op:
-        names = ("bias", "stride", "padding", "output_padding", "groups", "dilation")
-    given = {name: argument(node, place, name) for place, name in enumerate(names, 2) if name != "bias"}
+    transposed = "transpose" in node.op
+    names = ["stride", "padding", *(["output_padding", "groups", "dilation"] if transposed else ["dilation", "groups"])]
+    given = {name: argument(node, place, name) for place, name in enumerate(names, 3)}
     settings = {name: value for name, value in given.items() if value is not None}
     weight = tuple(layer.held("weight", graph).shape) if layer.has("weight") else None
     dtype = layer.held(held[0], graph).dtype

@@ -1,19 +1,19 @@
 """Steering by thresholds: all of them move together, weighted by what an entry costs, until the cost is right."""
 
 import math
-import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 from torch import nn
 
+from diffsparse.budget.clock import Clock
 from diffsparse.budget.cost_model import CostModel
 from diffsparse.budget.entries import GateEntries
 from diffsparse.budget.exact import Exact
-from diffsparse.budget.limits import LATENCY, Limits, Mask, Numbers
+from diffsparse.budget.limits import Limits, Mask, Numbers
 from diffsparse.budget.search import BESIDE, fewest_deaths, least
-from diffsparse.errors import SparsityError, SparsityWarning
+from diffsparse.errors import SparsityError
 
 FLOOR = 0.05
 """Least weight of a group, as a share of the mean: what costs next to nothing is hardly pushed."""
@@ -23,8 +23,6 @@ NEAR, TRIES = 0.995, 40
 """A landing this close to the limits is not improved, and any other one by no more than so many tries."""
 ROUNDS = 4
 """How often a landing that is not close is tried in another way."""
-CLOSE, CLOCK_ROUNDS = 0.96, 8
-"""A measured latency this close to its limit is not improved, and any other one by no more than so many trims."""
 
 
 class Steering:
@@ -35,7 +33,7 @@ class Steering:
         costs: of the network with these entries.
         limits: the final ones.
         exact: makes an exact count for the model as it is now; slow.
-        latency: measures what a network takes, as a share of the whole one's time; None if there is no limit for that.
+        clock: measures what a network takes; None if there is no limit for that.
         weighted: whether thresholds move in proportion to what an entry of their group costs.
     """
 
@@ -45,13 +43,13 @@ class Steering:
         costs: CostModel,
         limits: Limits,
         exact: Callable[[], Exact],
-        latency: Callable[[nn.Module], float] | None,
+        clock: Clock | None,
         *,
         weighted: bool,
     ) -> None:
         self.entries, self.costs, self.limits = entries, costs, limits
-        self._exact, self._latency, self._weighted = exact, latency, weighted
-        self.measured_latency = 0.0
+        self._exact, self._clock, self._weighted = exact, clock, weighted
+        self.measured_latency = 1.0
         """Share of the whole network's latency after the landing, if there is a limit for it."""
         self._margins = entries.margins()
         self.weights = self.group_weights(self._margins > 0)
@@ -92,33 +90,12 @@ class Steering:
         self.observe()
         self.weights = self.group_weights(self._margins > 0)
         exact = self._exact()
-        if np.isfinite(self.limits.latency):
-            self.measured_latency = self._land_by_the_clock(exact)
+        if self._clock is not None:
+            self.measured_latency = self._clock.correct(exact, lambda: self._exact_deaths(exact)[0], self.limits)
         self._steer(lambda: self._exact_deaths(exact))
         alive = self.entries.alive()
         if self.limits.excess(exact.cost(alive)) > 1:
             raise self._unreachable(exact.cost(alive))
-
-    def _land_by_the_clock(self, exact: Exact) -> float:
-        """Correct the prediction until the network that it chooses really is within the limit; its latency."""
-        held: list[tuple[float, float]] = []
-        for _ in range(CLOCK_ROUNDS):
-            alive, _ = self._exact_deaths(exact)
-            assert self._latency is not None
-            share = self._latency(exact.network(alive))
-            if share <= self.limits.latency:
-                held.append((share, exact.slower))
-                if share >= CLOSE * self.limits.latency or alive.all():
-                    break
-            # a little more than what was seen, so that what is just too slow does not come again
-            more = share / (exact.cost(alive)[LATENCY] / exact.slower)
-            exact.slower = more if share <= self.limits.latency else max(more, 1.01 * exact.slower)
-        if not held:
-            words = f"the network still takes {share:.1%} of the whole one's time after {CLOCK_ROUNDS} trims"
-            warnings.warn(f"{words}, more than the {self.limits.latency:.1%} asked for", SparsityWarning, stacklevel=2)
-            return share
-        share, exact.slower = max(held)
-        return share
 
     def check_reachable(self) -> None:
         """Raise, with the smallest cost that can be reached, if the limits are below it."""

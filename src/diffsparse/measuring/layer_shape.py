@@ -60,7 +60,8 @@ class LayerShape:
         if self.kind == "elementwise":
             return partial(torch.relu, x)
         if self.kind == "batch_norm":
-            return partial(F.batch_norm, x, *(draw(self.inputs).abs() for _ in range(4)))
+            mean, variance, weight, bias = (draw(self.inputs).abs() for _ in range(4))
+            return partial(F.batch_norm, x, mean, variance, weight, bias)
         ends = self.inputs, self.outputs // self.groups
         weight = draw(*(ends if "transpose" in self.kind else (self.outputs, self.inputs // self.groups)), *self.kernel)
         settings: dict[str, Any] = {"stride": self.stride, "padding": self.padding, "dilation": self.dilation}

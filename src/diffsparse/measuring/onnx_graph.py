@@ -93,7 +93,7 @@ def onnx_call(model: nn.Module, example: Example) -> Callable[[], Any]:
 
 def _quick_graph(model: nn.Module, example: Example) -> bytes:
     """The graph for the sizes of the example, traced where that works: that takes a twentieth of the time."""
-    file = io.BytesIO()
+    file: Any = io.BytesIO()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
@@ -101,7 +101,7 @@ def _quick_graph(model: nn.Module, example: Example) -> bytes:
         except Exception:
             # the tracer refuses some operators, and raises errors of many kinds
             return onnx_graph(model, example, [])
-    return file.getvalue()
+    return cast(bytes, file.getvalue())
 
 
 def named(free: list[int]) -> str:
