@@ -16,7 +16,7 @@ from diffsparse.compaction.fastest import SECONDS, Backend
 from diffsparse.errors import SparsityError
 from diffsparse.export import export_onnx
 from diffsparse.files import write_json
-from diffsparse.measuring import measure
+from diffsparse.measuring import by_layer, measure
 from diffsparse.models.factory import find_factory, make_named, parse_arguments
 
 
@@ -111,6 +111,10 @@ class Measure(Target):
     """Whether to time at all."""
     seconds: float = 1.0
     """How long to time each model."""
+    layers: bool = False
+    """Also show where the time goes, layer by layer, and times at batch 1 and in onnxruntime if it is installed."""
+    predict: bool = False
+    """Also say what the table of latencies in your cache predicts; layers that it does not have are timed."""
     output: Path | None = None
     """Where to also write the figures as JSON."""
 
@@ -121,10 +125,14 @@ class Measure(Target):
         model = self.loaded(self.weights)
         other = None if self.against is None else self.loaded(self.against)
         with console.status("measuring"):
-            figures = measure(model, self.example(), other, latency=self.latency, seconds=self.seconds)
+            options: dict[str, Any] = {"latency": self.latency, "predict": self.predict, "seconds": self.seconds}
+            figures = measure(model, self.example(), other, **options)
+            layers = by_layer(model, self.example(), other, seconds=self.seconds) if self.layers else None
         console.print(str(figures), markup=False, highlight=False, soft_wrap=True)
+        if layers is not None:
+            console.print(f"\n{layers}", markup=False, highlight=False, soft_wrap=True)
         if self.output is not None:
-            write_json(self.output, figures.as_dict())
+            write_json(self.output, figures.as_dict() | ({} if layers is None else {"by_layer": layers.as_dict()}))
 
 
 @dataclass(frozen=True, kw_only=True)

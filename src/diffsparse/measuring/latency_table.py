@@ -55,11 +55,11 @@ class LatencyTable:
 
     Example:
         >>> import tempfile
-        >>> folder = tempfile.TemporaryDirectory()
-        >>> table = LatencyTable(Path(folder.name) / "latency.json")
         >>> layer = LayerShape(kind="linear", inputs=8, outputs=4, batch=2)
-        >>> table.layer_seconds([layer])[0] > 0, str(layer) in table.path.read_text()
-        (True, True)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     table = LatencyTable(Path(folder) / "latency.json")
+        ...     print(table.layer_seconds([layer])[0] > 0, str(layer) in table.path.read_text())
+        True True
     """
 
     def __init__(
