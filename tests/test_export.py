@@ -10,7 +10,8 @@ from torch import nn
 
 import diffsparse as ds
 from diffsparse import export
-from diffsparse.models import PreResNet
+from diffsparse.models import PreResNet, ResNet
+from diffsparse.models.postactivation import PostActivationBottleneck
 from diffsparse.testing import zero_channels
 from tests.compaction.nets import randomise
 
@@ -42,6 +43,25 @@ def test_compact_model_with_adaptors_and_any_batch(small: ds.Compacted[PreResNet
     with torch.no_grad():
         expected = small.model.eval()(x)
     assert torch.allclose(expected, torch.from_numpy(got), atol=1e-4)
+
+
+@pytest.mark.parametrize("shift", [0.0, 0.3])
+def test_adaptors_become_cheap_operators(shift: float, tmp_path: Path) -> None:
+    """Zeros that an expand puts back are padded and gathered; other numbers are concatenated and gathered."""
+    onnx = pytest.importorskip("onnx")
+    torch.manual_seed(0)
+    model, x = randomise(ResNet(4, blocks=(3,), width=4)).float(), torch.randn(2, 3, 16, 16)
+    for number, block in enumerate(m for m in model.modules() if isinstance(m, PostActivationBottleneck)):
+        dead = [number, number + 3, number + 7]
+        zero_channels(block.bn3, dead)
+        # another number in each of the dead channels
+        block.bn3.bias.data[dead] = shift * torch.arange(3.0)
+    compacted = ds.compact(model, x)
+    assert any(getattr(action, "expand", None) for action in compacted.plan.layers.values())
+    ds.export_onnx(compacted, x, tmp_path / "small.onnx")
+    operators = {node.op_type for node in onnx.load(tmp_path / "small.onnx").graph.node}
+    assert not {op for op in operators if op.startswith("Scatter")} | operators & {"Transpose"}
+    assert operators >= ({"Concat", "Gather"} if shift else {"Pad", "Gather"})
 
 
 class Nested(nn.Module):
@@ -118,7 +138,7 @@ def test_a_difference_is_an_error_and_leaves_the_old_file(monkeypatch: pytest.Mo
 
 def test_a_graph_that_onnxruntime_refuses(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime")
-    monkeypatch.setattr(export, "_export", lambda *_, **__: b"no graph")
+    monkeypatch.setattr(export, "onnx_graph", lambda *_, **__: b"no graph")
     with pytest.raises(ds.SparsityError, match="onnxruntime does not take the exported graph"):
         ds.export_onnx(nn.Linear(8, 2), TWO, tmp_path / "net.onnx")
     assert not list(tmp_path.iterdir())

@@ -1,21 +1,18 @@
 """Models written for other runtimes: ONNX files, checked against the model they came from."""
 
-import contextlib
-import logging
 import os
-import warnings
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_map
 
 from diffsparse.compaction.pipeline import Compacted
 from diffsparse.compaction.verify import difference
 from diffsparse.errors import SparsityError, require_module, require_number, require_whole
 from diffsparse.example import Example, map_tensors, tensors_in
 from diffsparse.files import replacing
+from diffsparse.measuring.onnx_graph import feeds_of, first_lines, named, onnx_graph, onnxruntime, session_of
 from diffsparse.undisturbed import undisturbed
 
 TOLERANCE = 1e-3
@@ -60,10 +57,7 @@ def export_onnx(
         >>> export_onnx(nn.Linear(4, 2), torch.randn(1, 4), path, input_names=["features"]) < 1e-5
         True
     """
-    try:
-        import onnxruntime
-    except ImportError:
-        raise SparsityError("exporting needs onnx; install it with: pip install 'diffsparse[onnx]'") from None
+    onnxruntime()
     model = require_module("model", model.model if isinstance(model, Compacted) else model)
     require_number("tolerance", tolerance, low=0)
     free = _free(dynamic)
@@ -76,12 +70,8 @@ def export_onnx(
         # the exporter would take a size of one for a constant
         shown = _resized(example, {dim: 2 for dim in free if _sizes(example, dim) == {1}})
         names = {"input_names": inputs, "output_names": outputs}
-        graph = _export(model, shown, free, opset_version=opset, **names)
-        try:
-            session = onnxruntime.InferenceSession(graph, providers=["CPUExecutionProvider"])
-        except Exception as error:
-            # the errors of onnxruntime have no common base class
-            raise SparsityError(f"onnxruntime does not take the exported graph: {_first_lines(error)}") from error
+        graph = onnx_graph(model, shown, free, opset_version=opset, **names)
+        session = session_of(graph)
         worst = max(_difference(session, trial, answer) for trial, answer in answers)
         if not worst <= tolerance:
             raise SparsityError(f"the ONNX graph differs from the model by {worst:.3g}, more than {tolerance:g}")
@@ -112,12 +102,7 @@ def _answers(model: nn.Module, example: Example, free: list[int]) -> list[tuple[
     try:
         return [(example, own), (other, _answer(model, other))]
     except SparsityError as error:
-        raise SparsityError(f"the {_named(free)} must be free to change, but {error}") from error
-
-
-def _named(free: list[int]) -> str:
-    """Dimensions that are free, in words."""
-    return "batch" if free == [0] else f"dimensions {', '.join(map(str, free))}"
+        raise SparsityError(f"the {named(free)} must be free to change, but {error}") from error
 
 
 def _sizes(example: Example, dim: int) -> set[int]:
@@ -127,54 +112,6 @@ def _sizes(example: Example, dim: int) -> set[int]:
 def _answer(model: nn.Module, example: Example) -> list[Tensor]:
     # a model may write to what it is given
     return [tensor.cpu() for tensor in tensors_in(Example.of(example.inputs).run(model))]
-
-
-def _export(model: nn.Module, example: Example, free: dict[int, str | None], **options: Any) -> bytes:
-    def dynamic(arg: Any) -> dict[int, Any] | None:
-        dims = [dim for dim in free if isinstance(arg, Tensor) and dim < arg.dim()]
-        return {dim: free[dim] or torch.export.Dim.DYNAMIC for dim in dims} if dims else None
-
-    # the exporter warns and logs about its own internals, not about the model
-    log = logging.getLogger("torch.onnx._internal.exporter")
-    with warnings.catch_warnings(), contextlib.ExitStack() as stack:
-        warnings.simplefilter("ignore")
-        stack.callback(log.setLevel, log.level)
-        log.setLevel(logging.ERROR)
-        try:
-            program = torch.onnx.export(
-                model,
-                example.args,
-                kwargs=example.kwargs or None,
-                dynamic_shapes=tree_map(dynamic, example.inputs),
-                dynamo=True,
-                external_data=False,
-                verbose=False,
-                **options,
-            )
-        except Exception as error:
-            # the exporter raises errors of its own around those of torch.export and of the user's code
-            problem = _first_lines(error.__cause__ or error)
-            fixed = "static shape" in problem or "Constraints violated" in problem
-            hint = (
-                f"its {_named(list(free))} must be free to change, but the code of the model fixes it: "
-                if fixed
-                else ""
-            )
-            raise SparsityError(f"{type(model).__name__} cannot be exported to ONNX: {hint}{problem}") from error
-    assert program is not None
-    proto = program.model_proto
-    written, asked = proto.opset_import[0].version, options["opset_version"]
-    if asked is not None and written != asked:
-        raise SparsityError(
-            f"PyTorch cannot write opset {asked}, only {written} or newer; leave opset out, or raise it"
-        )
-    return cast(bytes, proto.SerializeToString())
-
-
-def _first_lines(error: BaseException) -> str:
-    """What happened, without the advice and the traces below; a line that ends with a colon goes on in the next."""
-    lines = [line.strip(" -") for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
-    return " ".join(lines[: 2 if lines[0].endswith(":") else 1])
 
 
 def _resized(example: Example, sizes: dict[int, int]) -> Example:
@@ -192,10 +129,8 @@ def _resized(example: Example, sizes: dict[int, int]) -> Example:
 
 
 def _difference(session: Any, example: Example, answer: list[Tensor]) -> float:
-    names = [entry.name for entry in session.get_inputs()]
     try:
-        feeds = dict(zip(names, (tensor.cpu().numpy() for tensor in example.tensors), strict=True))
-        got = [torch.from_numpy(array) for array in session.run(None, feeds)]
+        got = [torch.from_numpy(array) for array in session.run(None, feeds_of(session, example))]
     except Exception as error:
-        raise SparsityError(f"onnxruntime does not run the graph on ({example}): {_first_lines(error)}") from error
+        raise SparsityError(f"onnxruntime does not run the graph on ({example}): {first_lines(error)}") from error
     return difference(answer, got)

@@ -1,5 +1,6 @@
 """`Budget`: half the MACs, please."""
 
+import os
 import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
@@ -9,9 +10,11 @@ import numpy as np
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from diffsparse.budget.clock import Clock
 from diffsparse.budget.cost_model import CostModel
 from diffsparse.budget.entries import GateEntries, steered_gates
 from diffsparse.budget.exact import Exact
+from diffsparse.budget.latency import LatencyModel
 from diffsparse.budget.limits import METRICS, Limits, Numbers, cost_numbers
 from diffsparse.budget.look import Look
 from diffsparse.budget.pressure import Pressure
@@ -24,6 +27,7 @@ from diffsparse.compaction.materialise import check_model, materialise
 from diffsparse.errors import SparsityError, SparsityWarning, require_number, require_whole
 from diffsparse.example import Example
 from diffsparse.gating import warn_of_forgotten_parameters, warn_of_idle_gates
+from diffsparse.measuring.latency_table import LatencyTable
 from diffsparse.module_tree import require_whole_model
 from diffsparse.penalties import Norm
 from diffsparse.selection import Selection
@@ -55,6 +59,8 @@ class Budget:
         example_inputs: a tensor, a tuple of positional arguments or a dictionary of keyword arguments.
         macs, params, bytes: what the network may cost: a share of the whole one (above 0, up to 1) or, above 1, a
             number; of MACs for one sample. If several are given, all hold.
+        latency: what the network may take on the example, as a share of the whole one's time on this machine. Layers
+            are timed when the budget is made, unless a table of latencies has them.
         steps: how often `step` will be called in the whole run.
         due: the share of the steps after which the cost is reached.
         shrinks: in how many steps the network becomes small, evenly until it is due; with more than one, the first part
@@ -64,6 +70,7 @@ class Budget:
         pressure: a norm, such as `ds.L1()`, presses on gates; by default the pressure is on thresholds.
         strength: lambda of the pressure at first, before it is steered; 0 leaves everything to the shifts.
         weighted: whether pressure and shifts are in proportion to what an entry costs.
+        table: of latencies, or the file that holds it; by default a file in your cache.
 
     Example:
         >>> import torch, diffsparse as ds
@@ -90,6 +97,7 @@ class Budget:
         macs: float | None = None,
         params: float | None = None,
         bytes: float | None = None,
+        latency: float | None = None,
         steps: int,
         due: float = DUE,
         shrinks: int = 1,
@@ -97,6 +105,7 @@ class Budget:
         pressure: Norm | None = None,
         strength: float = STRENGTH,
         weighted: bool = True,
+        table: LatencyTable | str | os.PathLike[str] | None = None,
     ) -> None:
         require_whole_model(model, "make the budget first, then shard the model")
         self.model = check_model(model)
@@ -113,9 +122,11 @@ class Budget:
             check_can_regate(self.model)
         entries = GateEntries(gates)
         self._pressure = Pressure(entries, pressure, require_number("strength", strength, low=0))
-        self._costs = CostModel(self.model, self.example, entries)
-        limits = Limits.asked({"macs": macs, "params": params, "bytes": bytes}, self._costs.whole, self._costs.samples)
-        self._steering = Steering(entries, self._costs, limits, self._exact, weighted=weighted)
+        asked = {"macs": macs, "params": params, "bytes": bytes, "latency": latency}
+        clock = None if latency is None else Clock.of(self.model, self.example, latency, table)
+        self._costs = CostModel(self.model, self.example, entries, None if clock is None else clock.table)
+        limits = Limits.asked(asked, self._costs.whole, self._costs.samples)
+        self._steering = Steering(entries, self._costs, limits, self._exact, clock, weighted=weighted)
         self._steering.check_reachable()
         shares = self._steering.limits.shares(self._costs.whole)
         self._made_for = {"steps": steps, "due": self.due, "shrinks": sorted(self._shrinks_at), "limits": shares}
@@ -128,7 +139,7 @@ class Budget:
         """Every look, the first to the last."""
 
     def _exact(self) -> Exact:
-        return Exact(self._whole(), self.example, self._steering.entries)
+        return Exact(self._whole(), self.example, self._steering.entries, self._costs.predicted_latency)
 
     def _whole(self) -> nn.Module:
         """The model, or a copy of it that is not sharded; a step that needs it is the same step in all processes."""
@@ -145,7 +156,7 @@ class Budget:
     def cost(self) -> dict[str, float]:
         """What the network costs now, as shares of the whole one."""
         if self.finished:
-            return {name: getattr(self.history[-1], name) for name in METRICS}
+            return {name: getattr(self.history[-1], name) for name in self._costs.metrics}
         return self._shares(self._steering.observe())
 
     def penalty(self) -> Tensor:
@@ -202,7 +213,8 @@ class Budget:
         self.history.append(Look(step=self._step, wanted=wanted, alive=alive, strength=lambda_, **self._shares(cost)))
 
     def _shares(self, cost: Numbers) -> dict[str, float]:
-        return dict(zip(METRICS, (cost / self._costs.whole).tolist(), strict=True))
+        shares = dict(zip(METRICS, (cost / self._costs.whole).tolist(), strict=True))
+        return {name: shares[name] for name in self._costs.metrics}
 
     def _shrink(self, optimizers: Sequence[Optimizer]) -> bool:
         model, last = self._whole(), self._step == self.due
@@ -217,7 +229,8 @@ class Budget:
         alive = int(self._steering.entries.alive().sum())
         self._adopt(small, regated, optimizers)
         if last:
-            self._note(cost_numbers(small.after), self._steering.limits, alive)
+            measured = cost_numbers(small.after, self._steering.measured_latency)
+            self._note(measured, self._steering.limits, alive)
         return True
 
     def _can_go_on(self, small: Compacted[Any], regated: Regated) -> bool:
@@ -253,7 +266,8 @@ class Budget:
 
     def state_dict(self) -> dict[str, Any]:
         """Where the budget is, as plain data, for a checkpoint; model and optimiser have states of their own."""
-        return {
+        latency = {} if self._costs.latency is None else {"latency": self._costs.latency.state_dict()}
+        return latency | {
             "made_for": self._made_for,
             "step": self._step,
             "history": [asdict(look) for look in self.history],
@@ -274,6 +288,8 @@ class Budget:
         try:
             if state["made_for"] != self._made_for:
                 raise ValueError(f"that budget was {state['made_for']}, this one is {self._made_for}")
+            if self._costs.latency is not None:
+                self._costs.latency = LatencyModel.from_state(state["latency"])
             step, history = int(state["step"]), [Look(**look) for look in state["history"]]
             plans = [Plan.from_json(plan) for plan in state["plans"]]
             for number, plan in enumerate(plans, 1):

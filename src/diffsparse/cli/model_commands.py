@@ -5,7 +5,7 @@ import re
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from rich.console import Console
@@ -14,10 +14,11 @@ from tyro.conf import Positional
 
 from diffsparse.checkpoint import load, save
 from diffsparse.compaction import compact
+from diffsparse.compaction.fastest import SECONDS, Backend
 from diffsparse.errors import SparsityError
 from diffsparse.export import export_onnx
 from diffsparse.files import write_json
-from diffsparse.measuring import measure
+from diffsparse.measuring import by_layer, measure
 from diffsparse.models.factory import find_factory, make_named, names, parse_arguments
 from diffsparse.training.recorded import RecordedRun, is_run, read_run
 from diffsparse.training.run import COMPACT, TRAINED
@@ -98,8 +99,14 @@ class Compact(Target):
     """Where to also write the plan as JSON."""
     round_to: int = 1
     """Keep a few dead channels so that widths are multiples of this."""
-    fold: bool = False
-    """Fold batch norms into the layers in front of them."""
+    fold: bool | None = None
+    """Fold batch norms into the layers in front of them; by default only if --optimize finds that faster."""
+    optimize: Literal["latency"] | None = None
+    """latency decides by the clock which dead channels to keep; never slower than the original."""
+    seconds: float = SECONDS
+    """How long --optimize may take, about."""
+    backend: Backend = "torch"
+    """What --optimize runs."""
     strict: bool = False
     """Fail instead of keeping a layer that no rule describes."""
     tolerance: float | None = None
@@ -111,6 +118,7 @@ class Compact(Target):
         console = Console()
         model = self.loaded(TRAINED)
         options: dict[str, Any] = {"round_to": self.round_to, "strict": self.strict, "fold": self.fold}
+        options |= {"optimize": self.optimize, "seconds": self.seconds, "backend": self.backend}
         with console.status("compacting"):
             small = compact(model, self.example(), tolerance=self.tolerance, **options)
         console.print(str(small), markup=False, highlight=False, soft_wrap=True)
@@ -134,6 +142,10 @@ class Measure(Target):
     """Whether to time at all."""
     seconds: float = 1.0
     """How long to time each model."""
+    layers: bool = False
+    """Also show where the time goes, layer by layer, and times at batch 1 and in onnxruntime if it is installed."""
+    predict: bool = False
+    """Also say what the table of latencies in your cache predicts; layers that it does not have are timed."""
     output: Path | None = None
     """Where to also write the figures as JSON."""
 
@@ -143,10 +155,14 @@ class Measure(Target):
         console = Console()
         first, second = self._both()
         with console.status("measuring"):
-            figures = measure(first, self.example(), second, latency=self.latency, seconds=self.seconds)
+            options: dict[str, Any] = {"latency": self.latency, "predict": self.predict, "seconds": self.seconds}
+            figures = measure(first, self.example(), second, **options)
+            layers = by_layer(first, self.example(), second, seconds=self.seconds) if self.layers else None
         console.print(str(figures), markup=False, highlight=False, soft_wrap=True)
+        if layers is not None:
+            console.print(f"\n{layers}", markup=False, highlight=False, soft_wrap=True)
         if self.output is not None:
-            write_json(self.output, figures.as_dict())
+            write_json(self.output, figures.as_dict() | ({} if layers is None else {"by_layer": layers.as_dict()}))
 
     def _both(self) -> tuple[nn.Module, nn.Module | None]:
         if self.other is None and self.weights is None and self.recorded is not None:

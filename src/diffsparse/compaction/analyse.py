@@ -10,13 +10,14 @@ from diffsparse.compaction.bake import BAKED, hooks_only_compute_weights
 from diffsparse.compaction.borrowed import may_borrow
 from diffsparse.compaction.channel_maps import channel_maps_of
 from diffsparse.compaction.constants import constants_of
-from diffsparse.compaction.graph import Call, Graph, Mask, Node, Value, every, how_many, read_counts, some, without
-from diffsparse.compaction.rules.base import EachChannel, Rule, is_one_of, pin, read_all, widen
+from diffsparse.compaction.graph import Call, Graph, Mask, Node, Value, every, read_counts, some
+from diffsparse.compaction.rules.base import EachChannel, Rule, is_one_of, pin, read_all
 from diffsparse.compaction.rules.dimensions import keep_whole
-from diffsparse.compaction.rules.groups import filled
 from diffsparse.compaction.rules.layer import Layer
 from diffsparse.compaction.rules.movement import names_sizes, passes_on
+from diffsparse.compaction.widening import Widening, widen_layers, widen_tensors
 
+LOSSLESS = Widening()
 UnseenReads: TypeAlias = Literal["none", "unread", "all"]
 DeadModules: TypeAlias = Literal["leave", "stand in", "stay"]
 
@@ -50,7 +51,7 @@ class Analysis:
         dead_modules: what becomes of modules that are not needed: they "leave" a `Sequential`, others "stand in" for
             them where they are, or they "stay" and run, with one channel each.
         heads: whether heads of attention may leave the tensors between layers, too.
-        round_to: widths become multiples of this.
+        widening: which dead channels stay all the same.
     """
 
     def __init__(
@@ -62,9 +63,9 @@ class Analysis:
         assume_unseen_reads: UnseenReads = "none",
         dead_modules: DeadModules = "leave",
         heads: bool = False,
-        round_to: int = 1,
+        widening: Widening = LOSSLESS,
     ) -> None:
-        self.graph, self.constants, self.round_to = graph, constants_of(graph), round_to
+        self.graph, self.constants, self.widening = graph, constants_of(graph), widening
         self.maps, self.dead_modules, self.narrow, self._heads = channel_maps_of(graph), dead_modules, narrow, heads
         self._reads = read_counts(graph.nodes, graph.results) if dead_modules == "stay" else Counter[int]()
         self._counts, self._unread = graph.call_counts(), set[str]()
@@ -265,8 +266,14 @@ class Analysis:
             value.keep[0] = True
         if empty:
             self._settle()
-        if self.round_to > 1:
-            self._round(values)
+        if not self.widening.changes_nothing:
+            self._widen(values)
+
+    def _widen(self, values: list[Value]) -> None:
+        layers = [layer for _, layer in self.layers]
+        while widen_tensors(self.widening, values, layers):
+            self._settle()
+        widen_layers(self.widening, layers)
 
     def _settle(self) -> None:
         """Unify widths, backward and forward in turns, until a turn changes nothing."""
@@ -277,24 +284,6 @@ class Analysis:
             order, changed = order[::-1], False
             for node in order:
                 changed |= node.rule.unify_widths(node)
-
-    def _round(self, values: list[Value]) -> None:
-        for value in values:
-            widen(value, self._rounded(value.keep, np.ones_like(value.keep)))
-        self._settle()
-        for _, layer in self.layers:
-            if not layer.free or layer.groups > 1 or not some(layer.rows) or not len(layer.columns):
-                continue
-            outputs = without(layer.output.keep, layer.mapped_rows)
-            if layer.mixes:
-                layer.rows = self._rounded(layer.rows, outputs)
-                layer.columns = self._rounded(layer.columns, without(layer.present, layer.mapped_columns))
-            else:
-                layer.rows = layer.columns = self._rounded(layer.rows, layer.present & outputs)
-
-    def _rounded(self, mask: Mask, candidates: Mask) -> Mask:
-        """`mask` widened to a multiple of `round_to`, as far as the candidates reach."""
-        return filled(mask, -(-how_many(mask) // self.round_to) * self.round_to, candidates)
 
 
 def _follows(node: Node, vector: Value) -> bool:

@@ -16,6 +16,7 @@ from diffsparse.compaction.planner import make_plan
 from diffsparse.compaction.rules.attention import Attention
 from diffsparse.compaction.rules.contraction import Contraction
 from diffsparse.compaction.verify import Trials
+from diffsparse.compaction.widening import Widening
 from diffsparse.errors import SparsityError
 
 # How far the code around modules is trusted: to work at other widths, not to miss modules that are gone, to be recorded
@@ -54,7 +55,7 @@ class Exact:
 
 
 def first_exact(
-    model: nn.Module, small: nn.Module, graph: Graph, trials: Trials, *, round_to: int, strict: bool, fold: bool
+    model: nn.Module, small: nn.Module, graph: Graph, trials: Trials, *, widening: Widening, strict: bool, fold: bool
 ) -> Exact:
     """Plan, apply and compare, boldest first; `small` is the recorded copy of `model`, and is cut."""
     problems: list[Exception] = []
@@ -67,7 +68,7 @@ def first_exact(
             graph.attach(small)
         # what runs on cannot be folded into others either
         folds = fold and attempt.get("dead_modules") != "stay"
-        plan, tensors = make_plan(Analysis(graph, round_to=round_to, **attempt), folds)
+        plan, tensors = make_plan(Analysis(graph, widening=widening, **attempt), folds)
         if plan in plans:
             continue
         plans.append(plan)

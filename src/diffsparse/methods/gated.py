@@ -33,6 +33,7 @@ class Gated(Method):
     macs: float | None = None
     params: float | None = None
     bytes: float | None = None
+    latency: float | None = None
     due: float = DUE
     strength: float = 0.0
     norm: Norm = field(default_factory=L1)
@@ -43,7 +44,7 @@ class Gated(Method):
     entries: int = field(default=0, repr=False, compare=False)
     """Entries of all gates."""
 
-    options = COSTS | STEERING | {"due", "norm", "group_size", "start", "rgf", "target"}
+    options = COSTS | STEERING | {"latency", "due", "norm", "group_size", "start", "rgf", "target"}
     instead_of_cost = STEERING | {"norm", "group_size", "target"}
 
     @classmethod
@@ -62,6 +63,7 @@ class Gated(Method):
             macs=costs.get("macs"),
             params=costs.get("params"),
             bytes=costs.get("bytes"),
+            latency=costs.get("latency"),
             strength=settings.number,
             norm=settings.chosen_norm(),
             start=(1.0 if costs else 0.5) if settings.start is None else settings.start,
@@ -89,7 +91,7 @@ class Gated(Method):
     def fitted(self, model: nn.Module, example: Tensor, steps: int) -> Method:
         if not self.shrinks:
             return self
-        costs = {"macs": self.macs, "params": self.params, "bytes": self.bytes}
+        costs = {"macs": self.macs, "params": self.params, "bytes": self.bytes, "latency": self.latency}
         # a head costs as much as dozens of neurons: weighted by that, all heads would go before any neuron
         weighted = not any(isinstance(module, GatedLayer) for module in model.modules())
         budget = Budget(model, example, steps=steps, due=self.due, weighted=weighted, **costs)  # type: ignore[arg-type]

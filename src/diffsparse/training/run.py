@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import nn
 
-from diffsparse.budget.limits import METRICS
+from diffsparse.budget.limits import COUNTED
 from diffsparse.checkpoint import load, save
 from diffsparse.data import open_data
 from diffsparse.data.dataset import DataSet
@@ -115,7 +115,7 @@ class _Run(RunContext):
         timed = self.processes.first
         before, after = measure_in_turns([whole, small.model], self.example(), latency=timed, **TIMING)
         costs = {
-            name: {key: getattr(cost, key) for key in METRICS} for name, cost in (("plain", before), ("compact", after))
+            name: {key: getattr(cost, key) for key in COUNTED} for name, cost in (("plain", before), ("compact", after))
         }
         result: dict[str, Any] = {
             "command": train_command(recipe),
