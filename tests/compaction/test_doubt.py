@@ -58,8 +58,8 @@ def test_padding_at_some_sizes():
             model = with_constants(always)
             small = ds.compact(model, torch.randn(2, 3, example, example, dtype=torch.float64))
             assert small.fallbacks == ()
-            # zeros are zeros at every size; the other constants are not where images are padded
-            assert small.model.halves[0].conv.in_channels == 5
+            # zeros are zeros at every size; other constants are not where images are padded, and one stands for all
+            assert small.model.halves[0].conv.in_channels == 4
             assert_same_everywhere(model, small.model)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from diffsparse.compaction.graph import Graph, Node, Value, some
+from diffsparse.compaction.graph import NO_CHANNELS, Graph, Node, Value, some
 
 
 class _Places:
@@ -36,7 +36,7 @@ class Doubts:
     """What one recording takes for the same everywhere and another one, at another size, does not.
 
     Where a module runs other operations at the other size, it branches by sizes. What it would do at a third one is not
-    known, so modules of its class are trusted with zeros only.
+    known; it may pad or resize, say. So modules of its class are trusted with zeros, and to treat all constants alike.
 
     Args:
         graph: the recording to doubt.
@@ -67,13 +67,19 @@ class Doubts:
         if _kind(node) in self._branching:
             for value, counts in zip(values, tracked, strict=True):
                 if counts and value.depends_on_input:
+                    was = value.fixed
                     self._give_up(value, value.numbers == 0)
+                    if not value.carried.size:
+                        value.carry(was, value.numbers)
 
     def _compare(self, value: Value, other: Value) -> None:
-        if other.axes != value.axes or other.channels != value.channels:
-            self._give_up(value, np.zeros(value.channels, bool))
-        else:
-            self._give_up(value, other.fixed & np.isclose(other.numbers, value.numbers, rtol=1e-9, atol=0))
+        fixed, carried, numbers = _seen_from(value, other)
+        was, same = value.fixed, np.isclose(numbers, value.numbers, rtol=1e-9, atol=0)
+        self._give_up(value, fixed & same)
+        if not value.carried.size:
+            value.carry(was & carried & same, value.numbers)
+        elif some(value.carried & ~((fixed | carried) & same)):
+            value.carried, self.raised = NO_CHANNELS, True
         if value.same_as is not None and other.same_as is None:
             value.same_as, self.raised = None, True
 
@@ -81,6 +87,22 @@ class Doubts:
         """Of what is fixed, only what is agreed on stays."""
         if some(value.fixed & ~agreed):
             value.fixed, value.known, self.raised = value.fixed & agreed, False, True
+
+
+def _seen_from(value: Value, other: Value) -> Any:
+    """What is fixed and carried in `other`, and its numbers, as channels of `value`.
+
+    Along dimensions of the same size they are the same channels; along others a channel of `value` stands for all.
+    """
+    nothing = np.zeros(value.channels, bool)
+    if other.axes is None or len(other.shape) != len(value.shape) or value.axes is None:
+        return nothing, nothing, np.zeros(value.channels)
+    carried = other.carried if other.carried.size else np.zeros_like(other.fixed)
+    fixed, carried, numbers = (array.reshape(other.grid) for array in (other.fixed, carried, other.numbers))
+    rest = tuple(d for d, n in enumerate(other.shape) if d not in value.axes or n != value.shape[d])
+    first = numbers[tuple(slice(0, 1) if d in rest else slice(None) for d in range(numbers.ndim))]
+    same = [(mask & (numbers == first)).all(rest, keepdims=True) for mask in (fixed, carried)]
+    return [np.broadcast_to(grid, value.grid).reshape(-1) for grid in (*same, first)]
 
 
 def _kind(node: Node) -> type | None:

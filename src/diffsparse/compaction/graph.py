@@ -49,6 +49,9 @@ class Value:
     """That number, for fixed channels."""
     mapped: Mask = NO_CHANNELS
     """Channels that vary with the position and with nothing else, at every size; empty if there are none."""
+    carried: Mask = NO_CHANNELS
+    """Channels that are their number times a factor that may vary with the position, the same for all of them; empty if
+    there are none."""
     need: Mask = NO_CHANNELS
     """Channels whose contents are read."""
     keep: Mask = NO_CHANNELS
@@ -108,6 +111,12 @@ class Value:
             # from another device, fetch no more than this
             shown = as_array(data)[first] if data.is_cpu else as_array(data[first])
             np.copyto(self.numbers, shown.reshape(-1), where=self.fixed)
+
+    def carry(self, carried: Mask, numbers: np.ndarray[Any, np.dtype[np.float64]]) -> None:
+        """Say which channels are these numbers times a common factor; those that are fixed are known better."""
+        carried = carried & ~self.fixed & (numbers != 0)
+        if some(carried):
+            self.carried, self.numbers = carried, np.where(carried, numbers, self.numbers)
 
     @property
     def dim(self) -> int:

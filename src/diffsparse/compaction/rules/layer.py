@@ -87,6 +87,15 @@ class Layer:
         return self._same_in_calls([twin.input for twin in self.twins]) if self.twins else self.input.fixed
 
     @property
+    def alike_inputs(self) -> Mask:
+        """Inputs that are not folded and are their number times something that is the same for all of them."""
+        carried = self.input.carried
+        fixed = self.fixed_inputs & (self.input.numbers != 0)
+        if self.folds or not some(fixed):
+            return carried if carried.size and not self.twins else np.zeros_like(fixed)
+        return np.asarray(fixed)
+
+    @property
     def fixed_outputs(self) -> Mask:
         """Outputs that are one number, the same in all calls."""
         return self._same_in_calls([twin.output for twin in self.twins]) if self.twins else self.output.fixed

@@ -1,7 +1,7 @@
-"""Constant inputs of a convolution with padding: one of them stands for all, at any size.
+"""Constant inputs that cannot be folded into the bias: one of them stands for all, at any size.
 
-Behind zero padding a constant input has an effect that varies at the border, so it cannot be folded into the bias. But
-two constant inputs a and b have the effect of a alone, with weights `W_a + (b / a) W_b`.
+Behind zero padding a constant input has an effect that varies at the border, be it the convolution that pads or code in
+front of a layer. But two constant inputs a and b have the effect of a alone, with weights `W_a + (b / a) W_b`.
 """
 
 import numpy as np
@@ -14,9 +14,9 @@ from diffsparse.compaction.rules.layer import Layer
 
 def with_one_constant(layer: Layer, columns: Mask) -> Mask:
     """Those of the columns that have to stay: all that vary, and of each group the constant that is largest."""
-    if layer.folds or not layer.free or layer.input.axis is None:
+    if not layer.free or layer.input.axis is None or layer.given is not None:
         return columns
-    constant = layer.fixed_inputs & (layer.input.numbers != 0)
+    constant = layer.alike_inputs
     # what stands for the others must be right in all calls, whatever each of them reads
     constant = constant if layer.twins and some(columns) else constant & columns
     if how_many(constant) < 2:
@@ -35,13 +35,13 @@ def _largest(layer: Layer, constant: Mask) -> Mask:
 
 def merged_constants(layer: Layer, weight: Tensor) -> Tensor | None:
     """What to add to the weight, so that constants that stay do what those that are gone did; None for nothing."""
-    if layer.folds or not layer.free or layer.input.axis is None:
+    if not layer.free or layer.input.axis is None or layer.given is not None:
         return None
-    fixed = layer.fixed_inputs
-    gone = np.where(without(fixed & ~layer.columns, layer.mapped_columns), layer.input.numbers, 0.0)
+    alike = layer.alike_inputs
+    gone = np.where(without(alike & ~layer.columns, layer.mapped_columns), layer.input.numbers, 0.0)
     if not gone.any():
         return None
-    staying = _largest(layer, layer.columns & fixed)
+    staying = _largest(layer, layer.columns & alike)
     share = np.zeros((layer.groups, len(gone) // layer.groups))
     for group, place in zip(*np.nonzero(staying.reshape(share.shape)), strict=True):
         share[group] = gone.reshape(share.shape)[group] / layer.input.numbers.reshape(share.shape)[group, place]

@@ -43,6 +43,8 @@ class Movement(Rule):
             channel = now[tuple(slice(None) if dim in axes else 0 for dim in range(now.dim()))].reshape(-1).numpy()
             out.track(axes, base.fixed[channel], result)
             out.taken_from = (base, channel)
+            if base.carried.size and out.axis is not None and base.axis is not None:
+                out.carry(base.carried[channel], base.numbers[channel])
         return True
 
     def moves(self, node: Node) -> bool:
