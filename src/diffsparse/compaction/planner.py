@@ -49,6 +49,8 @@ def make_plan(analysis: Analysis, fold: bool = False) -> tuple[Plan, PlanTensors
         if not lies_in(each.call.name, gone):
             layers[each.call.name] = each.action
             tensors |= each.slices(analysis.graph)
+            if (added := each.added_bias) is not None:
+                contents.in_proj_bias[each.call.name] = added
     layers |= {name: action for name, action in changed_sizes(analysis.nodes).items() if not lies_in(name, gone)}
     layers |= dead
     if fold:
