@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from diffsparse.compaction.graph import NO_CHANNELS, Graph, Node, Value, some
+from diffsparse.compaction.graph import Graph, Node, Value, some
 
 
 class _Places:
@@ -73,15 +73,27 @@ class Doubts:
                         value.carry(was, value.numbers)
 
     def _compare(self, value: Value, other: Value) -> None:
-        fixed, carried, numbers = _seen_from(value, other)
-        was, same = value.fixed, np.isclose(numbers, value.numbers, rtol=1e-9, atol=0)
-        self._give_up(value, fixed & same)
+        was = value.fixed
+        agreed = _agreed(value, value.numbers, other, other.fixed, other.numbers)
+        self._give_up(value, agreed)
+        moving = other.carried.size and other.shares.shape[1] == 1
+        also = _agreed(value, value.numbers, other, other.carried, other.shares[:, 0]) if moving else was & False
         if not value.carried.size:
-            value.carry(was & carried & same, value.numbers)
-        elif some(value.carried & ~((fixed | carried) & same)):
-            value.carried, self.raised = NO_CHANNELS, True
+            value.carry(was & also, value.numbers)
+        elif value.shares.shape[1] == 1:
+            shares = value.shares[:, 0]
+            agreed = _agreed(value, shares, other, other.fixed, other.numbers)
+            also = _agreed(value, shares, other, other.carried, other.shares[:, 0]) if moving else also
+            self._give_up_carried(value, agreed | also)
+        else:
+            alike = other.shares.shape == value.shares.shape and np.allclose(other.shares, value.shares, 1e-9)
+            self._give_up_carried(value, other.carried if alike else was & False)
         if value.same_as is not None and other.same_as is None:
             value.same_as, self.raised = None, True
+
+    def _give_up_carried(self, value: Value, agreed: Any) -> None:
+        if some(value.carried & ~agreed):
+            value.carried, self.raised = value.carried & agreed, True
 
     def _give_up(self, value: Value, agreed: Any) -> None:
         """Of what is fixed, only what is agreed on stays."""
@@ -89,20 +101,19 @@ class Doubts:
             value.fixed, value.known, self.raised = value.fixed & agreed, False, True
 
 
-def _seen_from(value: Value, other: Value) -> Any:
-    """What is fixed and carried in `other`, and its numbers, as channels of `value`.
+def _agreed(value: Value, numbers: Any, other: Value, mask: Any, others: Any) -> Any:
+    """Channels of `value` of which `mask` and the numbers `others`, one per channel of `other`, say the same.
 
     Along dimensions of the same size they are the same channels; along others a channel of `value` stands for all.
     """
-    nothing = np.zeros(value.channels, bool)
     if other.axes is None or len(other.shape) != len(value.shape) or value.axes is None:
-        return nothing, nothing, np.zeros(value.channels)
-    carried = other.carried if other.carried.size else np.zeros_like(other.fixed)
-    fixed, carried, numbers = (array.reshape(other.grid) for array in (other.fixed, carried, other.numbers))
+        return np.zeros(value.channels, bool)
+    mask, others = mask.reshape(other.grid), others.reshape(other.grid)
     rest = tuple(d for d, n in enumerate(other.shape) if d not in value.axes or n != value.shape[d])
-    first = numbers[tuple(slice(0, 1) if d in rest else slice(None) for d in range(numbers.ndim))]
-    same = [(mask & (numbers == first)).all(rest, keepdims=True) for mask in (fixed, carried)]
-    return [np.broadcast_to(grid, value.grid).reshape(-1) for grid in (*same, first)]
+    first = others[tuple(slice(0, 1) if d in rest else slice(None) for d in range(others.ndim))]
+    mask = (mask & (others == first)).all(rest, keepdims=True)
+    mask, first = (np.broadcast_to(grid, value.grid).reshape(-1) for grid in (mask, first))
+    return np.asarray(mask & np.isclose(first, numbers, rtol=1e-9, atol=0))
 
 
 def _kind(node: Node) -> type | None:

@@ -50,8 +50,10 @@ class Value:
     mapped: Mask = NO_CHANNELS
     """Channels that vary with the position and with nothing else, at every size; empty if there are none."""
     carried: Mask = NO_CHANNELS
-    """Channels that are their number times a factor that may vary with the position, the same for all of them; empty if
-    there are none."""
+    """Channels that are sums of `shares` times patterns that vary with the position, the same ones for all of them and
+    for every input of a size; empty if there are none."""
+    shares: np.ndarray[Any, np.dtype[np.float64]] = _NO_NUMBERS
+    """(channels, patterns): how much of each pattern there is in each channel."""
     need: Mask = NO_CHANNELS
     """Channels whose contents are read."""
     keep: Mask = NO_CHANNELS
@@ -112,11 +114,12 @@ class Value:
             shown = as_array(data)[first] if data.is_cpu else as_array(data[first])
             np.copyto(self.numbers, shown.reshape(-1), where=self.fixed)
 
-    def carry(self, carried: Mask, numbers: np.ndarray[Any, np.dtype[np.float64]]) -> None:
-        """Say which channels are these numbers times a common factor; those that are fixed are known better."""
-        carried = carried & ~self.fixed & (numbers != 0)
+    def carry(self, carried: Mask, shares: np.ndarray[Any, np.dtype[np.float64]]) -> None:
+        """Say which channels are made of common patterns; those that are fixed are known better."""
+        shares = shares.reshape(len(carried), -1)
+        carried = carried & ~self.fixed & (shares != 0).any(1)
         if some(carried):
-            self.carried, self.numbers = carried, np.where(carried, numbers, self.numbers)
+            self.carried, self.shares = carried, shares
 
     @property
     def dim(self) -> int:

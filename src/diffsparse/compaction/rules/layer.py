@@ -87,13 +87,17 @@ class Layer:
         return self._same_in_calls([twin.input for twin in self.twins]) if self.twins else self.input.fixed
 
     @property
-    def alike_inputs(self) -> Mask:
-        """Inputs that are not folded and are their number times something that is the same for all of them."""
-        carried = self.input.carried
-        fixed = self.fixed_inputs & (self.input.numbers != 0)
-        if self.folds or not some(fixed):
-            return carried if carried.size and not self.twins else np.zeros_like(fixed)
-        return np.asarray(fixed)
+    def alike_inputs(self) -> tuple[Mask, np.ndarray[Any, np.dtype[np.float64]]]:
+        """Inputs that are not folded and are made of common patterns, and their shares, as `Value` has them."""
+        numbers, alike = self.input.numbers, np.zeros(self.input.channels, bool)
+        shares = numbers[:, None]
+        if not self.folds:
+            alike = self.fixed_inputs & (numbers != 0)
+        if self.input.carried.size and not self.twins:
+            carried = self.input.carried[:, None]
+            shares = np.concatenate([shares * alike[:, None], self.input.shares * carried], 1)
+            alike = alike | self.input.carried
+        return alike, shares
 
     @property
     def fixed_outputs(self) -> Mask:

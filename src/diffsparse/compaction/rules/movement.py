@@ -44,7 +44,7 @@ class Movement(Rule):
             out.track(axes, base.fixed[channel], result)
             out.taken_from = (base, channel)
             if base.carried.size and out.axis is not None and base.axis is not None:
-                out.carry(base.carried[channel], base.numbers[channel])
+                out.carry(base.carried[channel], base.shares[channel])
         return True
 
     def moves(self, node: Node) -> bool:
@@ -179,7 +179,21 @@ class Concat(Rule):
         out.track(dim, np.concatenate(fixed), node.result)
         ends = list(accumulate(map(len, fixed), initial=0))
         node.details = list(zip(parts, map(slice, ends, ends[1:]), strict=True))
+        self._carry(node)
         return True
+
+    @staticmethod
+    def _carry(node: Node) -> None:
+        """Patterns of different parts are different ones."""
+        out, carried = node.output, np.zeros(node.output.channels, bool)
+        several = []
+        for value, piece in node.details:
+            if value.carried.size:
+                carried[piece] = value.carried
+                several.append(np.zeros((out.channels, value.shares.shape[1])))
+                several[-1][piece] = value.shares
+        if several:
+            out.carry(carried, np.concatenate(several, 1))
 
     def needs(self, node: Node) -> None:
         for value, piece in node.details:

@@ -157,7 +157,7 @@ class Identity(Pointwise):
             return False
         node.output.same_as = node.inputs[0]
         if node.inputs[0].carried.size:
-            node.output.carry(node.inputs[0].carried, node.inputs[0].numbers)
+            node.output.carry(node.inputs[0].carried, node.inputs[0].shares)
         return True
 
 

@@ -66,7 +66,8 @@ class Pad(Spatial):
             return False
         source = node.inputs[0]
         if argument(node, 2, "mode", "constant") == "constant" and not argument(node, 3, "value", None):
-            node.output.carry(source.carried if source.carried.size else source.fixed, source.numbers)
+            known = (source.carried, source.shares) if source.carried.size else (source.fixed, source.numbers)
+            node.output.carry(*known)
         return True
 
     def needs(self, node: Node) -> None:
