@@ -64,6 +64,8 @@ class Value:
     """The tensor itself while it lives, if it was computed from parameters and buffers alone."""
     discrete: bool = False
     """Whether it holds no floating-point numbers; noted of what operators made."""
+    of_masks: bool = False
+    """Whether it follows from masks among the inputs, and from nothing else that is given to the model."""
     same_as: "Value | None" = None
     """A value that this one always equals, entry by entry."""
     taken_from: "tuple[Value, np.ndarray[Any, np.dtype[np.int64]]] | None" = None
@@ -223,6 +225,8 @@ class Graph:
     """What varies with the position and with nothing else; `constants_of` finds it."""
     maps: "ChannelMaps | None" = None
     """The same of single channels; `channel_maps_of` finds it."""
+    masks_tried: bool = False
+    """Whether other masks than those of the example were tried."""
     strangers: list[Tensor] = field(default_factory=list)
     """Tensors that were used and are neither inputs nor parameters, and were not made while recording."""
 
@@ -233,14 +237,24 @@ class Graph:
         for call in self.calls:
             call.module = self.modules[call.name]
 
+    def reads_of_data(self, of_masks: bool) -> list[Node]:
+        """Nodes that read data that depends on the input: on masks alone, or on anything else."""
+        reads = [node for node in self.nodes if not node.outputs and any(v.depends_on_input for v in node.inputs)]
+        return [n for n in reads if of_masks == all(v.of_masks for v in n.inputs if v.depends_on_input)]
+
     @property
     def constant(self) -> bool:
         """Whether the output is the same for every input."""
-        return all(value.known or (value.axes is not None and every(value.fixed)) for value in self.results)
+        return all(map(is_constant, self.results))
 
     def call_counts(self) -> dict[nn.Module, int]:
         """How often each module was called."""
         return Counter(call.module for call in self.calls)
+
+
+def is_constant(value: Value) -> bool:
+    """Whether it is the same for every input."""
+    return value.known or (value.axes is not None and every(value.fixed))
 
 
 def read_counts(nodes: Iterable[Node], results: Iterable[Value]) -> Counter[int]:

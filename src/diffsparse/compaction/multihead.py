@@ -96,7 +96,9 @@ def _multihead(call: Call, nodes: list[Node], graph: Graph) -> Multihead | None:
         return None
     heads: Mask = np.asarray(need.reshape(3, module.num_heads, module.head_dim).any((0, 2)))
     constant = [_constant(node.layer) if module.in_proj_bias is not None else False for node in inner]
-    reads = [node.rule.reads(node.layer, node.output.need) & ~known for node, known in zip(inner, constant, strict=True)]
+    reads = [
+        node.rule.reads(node.layer, node.output.need) & ~known for node, known in zip(inner, constant, strict=True)
+    ]
     # one layer makes all of them, or one queries and the other one keys and values, or each its own
     reads = {1: reads * 3, 2: [reads[0], *reads[-1:] * 2], 3: reads}[len(inner)]
     if module.in_proj_weight is not None:

@@ -19,8 +19,8 @@ from diffsparse.compaction.multihead import find_multihead
 from diffsparse.compaction.patterns import Pattern
 from diffsparse.compaction.plan import Kept, Plan
 from diffsparse.compaction.positions import Axis
-from diffsparse.compaction.rules.layer import Layer, fold_into_bias
-from diffsparse.compaction.rules.merge import merged_constants
+from diffsparse.compaction.rules.layer import Layer
+from diffsparse.compaction.rules.merge import fold_into_bias, merged_constants
 from diffsparse.compaction.rules.vectors import is_stored
 from diffsparse.compaction.stretch import MapSize, Stretch
 from diffsparse.module_tree import lies_in, runs_in_order

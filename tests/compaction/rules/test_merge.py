@@ -54,7 +54,7 @@ def test_a_single_constant_keeps_its_weights() -> None:
 
 
 class Upsampled(nn.Module):
-    """A transposed convolution of constants beside what depends on the input, in front of a convolution with padding."""
+    """A transposed convolution of constants, beside one of the input, in front of a convolution with padding."""
 
     def __init__(self, up: nn.Module) -> None:
         super().__init__()

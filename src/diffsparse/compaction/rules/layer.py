@@ -288,20 +288,6 @@ class LayerRule(Rule):
         return made
 
 
-def fold_into_bias(layer: Layer, weight: Tensor) -> np.ndarray[Any, np.dtype[np.float64]]:
-    """What the fixed inputs that were removed add to each output."""
-    if not layer.folds or layer.input.axis is None:
-        return np.zeros(len(layer.rows))
-    gone = np.where(layer.fixed_inputs & ~layer.columns, layer.input.numbers, 0.0)
-    if not gone.any():
-        return np.zeros(len(layer.rows))
-    summed = weight.detach().double().cpu()
-    summed = summed.flatten(2).sum(2) if summed.dim() > 2 else summed
-    summed = summed.T if layer.transposed else summed
-    blocks = summed.numpy().reshape(layer.groups, -1, summed.shape[1])
-    return np.asarray(np.einsum("goi,gi->go", blocks, gone.reshape(layer.groups, -1)).reshape(-1))
-
-
 def grouped_slice(layer: Layer, shape: list[int]) -> TensorSlice:
     """What stays of the weight of a grouped convolution."""
     first, second = (layer.columns, layer.rows) if layer.transposed else (layer.rows, layer.columns)

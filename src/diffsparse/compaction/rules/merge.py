@@ -1,4 +1,4 @@
-"""Constant inputs that cannot be folded into the bias: a few of them stand for all, at any size.
+"""Constant inputs go into the bias; of those that cannot, a few stand for all, at any size.
 
 Behind zero padding a constant input has an effect that varies at the border, be it the convolution that pads or code in
 front of a layer. But two constant inputs a and b have the effect of a alone, with weights `W_a + (b / a) W_b`. Likewise
@@ -71,3 +71,17 @@ def merged_constants(layer: Layer, weight: Tensor) -> Tensor | None:
         moved = torch.tensordot(torch.from_numpy(parts), blocks[group][:, there], ([1], [1]))
         extra[group][:, here] = moved.transpose(0, 1)
     return (extra.transpose(1, 2) if layer.transposed else extra).flatten(0, 1)
+
+
+def fold_into_bias(layer: Layer, weight: Tensor) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """What the fixed inputs that were removed add to each output."""
+    if not layer.folds or layer.input.axis is None:
+        return np.zeros(len(layer.rows))
+    gone = np.where(layer.fixed_inputs & ~layer.columns, layer.input.numbers, 0.0)
+    if not gone.any():
+        return np.zeros(len(layer.rows))
+    summed = weight.detach().double().cpu()
+    summed = summed.flatten(2).sum(2) if summed.dim() > 2 else summed
+    summed = summed.T if layer.transposed else summed
+    blocks = summed.numpy().reshape(layer.groups, -1, summed.shape[1])
+    return np.asarray(np.einsum("goi,gi->go", blocks, gone.reshape(layer.groups, -1)).reshape(-1))
