@@ -15,7 +15,7 @@ Stated: TypeAlias = dict[str, set[str]]
 
 
 def stated_widths(model: nn.Module, run: Callable[[nn.Module], Any]) -> Stated:
-    """The widths that code other than torch's own reads while `run` runs the model, whose modules are left as they are."""
+    """The widths that code other than torch's own reads while `run` runs the model, which is left as it is."""
     found: Stated = {}
     watched = [(name, module, true_attributes(module)) for name, module in modules_by_name(model).items()]
     kinds = [(module, type(module)) for _, module, widths in watched if widths]
@@ -33,13 +33,13 @@ def stated_widths(model: nn.Module, run: Callable[[nn.Module], Any]) -> Stated:
     return {name: read for name, read in found.items() if read}
 
 
-def _watching(kind: type, widths: frozenset[str], read: set[str]) -> type:
+def _watching(kind: Any, widths: frozenset[str], read: set[str]) -> type:
     """The class with a note of each of these attributes that is read from outside of torch."""
 
     def look_up(self: Any, key: str) -> Any:
         if key in widths and not sys._getframe(1).f_globals.get("__name__", "").startswith("torch."):
             read.add(key)
-        return object.__getattribute__(self, key)
+        return kind.__getattribute__(self, key)
 
     return type(kind.__name__, (kind,), {"__getattribute__": look_up, "__module__": kind.__module__})
 

@@ -195,7 +195,7 @@ def other_inputs(example: Any) -> Iterator[Any]:
 
 
 def with_other_masks(example: Any) -> Any:
-    """The example with masks that hide nothing where they hide something, and the last entry where they hide nothing."""
+    """The example with masks that hide nothing, or the last entry where those of the example hide nothing."""
 
     def changed(tensor: Tensor) -> Tensor:
         if not is_mask(tensor):

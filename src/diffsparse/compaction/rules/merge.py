@@ -2,8 +2,8 @@
 
 Behind zero padding a constant input has an effect that varies at the border, be it the convolution that pads or code in
 front of a layer. But two constant inputs a and b have the effect of a alone, with weights `W_a + (b / a) W_b`. Likewise
-for inputs that are made of the same few patterns, as those behind a transposed convolution of constants: as many of them
-as there are patterns stand for all.
+for inputs that are made of the same few patterns, as those behind a transposed convolution of constants: as many of
+them as there are patterns stand for all.
 """
 
 from typing import Any
@@ -15,7 +15,7 @@ from torch import Tensor
 from diffsparse.compaction.graph import Mask, how_many, some, without
 from diffsparse.compaction.rules.layer import Layer
 
-_ROUNDING = 1e-9
+_ROUNDING = 1e-12
 
 
 def with_fewest_alike(layer: Layer, columns: Mask) -> Mask:

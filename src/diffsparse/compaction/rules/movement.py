@@ -43,7 +43,7 @@ class Movement(Rule):
             channel = now[tuple(slice(None) if dim in axes else 0 for dim in range(now.dim()))].reshape(-1).numpy()
             out.track(axes, base.fixed[channel], result)
             out.taken_from = (base, channel)
-            if base.carried.size and out.axis is not None and base.axis is not None:
+            if base.carried.size and out.axis is not None and base.axis is not None and _moves_alike(node, channel):
                 out.carry(base.carried[channel], base.shares[channel])
         return True
 
@@ -96,6 +96,14 @@ class Like(Movement):
         (source, other), out = node.inputs, node.output
         alike = out.axis is not None and other.axis == out.axis and other.channels == source.channels == out.channels
         return unite([source, out, other]) if alike and self._follows_any_width(node) else pin([source, other, out])
+
+
+def _moves_alike(node: Node, channel: Any) -> bool:
+    """Whether all channels are moved in the same way: pixels that became channels are not, nor are picked entries."""
+    index = argument(node, 1, "index") if node.op == "getitem" else ()
+    places = index if isinstance(index, tuple) else (index,)
+    plain = all(place is None or place is ... or isinstance(place, slice | int) for place in places)
+    return plain and len(np.unique(channel)) == len(channel)
 
 
 def _several(made: Any) -> Sequence[Tensor]:
