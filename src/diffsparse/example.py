@@ -108,6 +108,11 @@ class Example:
         return ", ".join([*map(_describe, self.args), *named])
 
 
+def is_mask(tensor: Tensor) -> bool:
+    """Whether it says of each entry of sequences whether it counts: whole numbers of which none is but 0 and 1."""
+    return tensor.dim() == 2 and not tensor.is_floating_point() and bool(((tensor == 0) | (tensor == 1)).all())
+
+
 def tensors_in(thing: Any) -> Iterator[Tensor]:
     """Every tensor inside nested collections, dataclasses and plain objects."""
     if isinstance(thing, _PLAIN):

@@ -1,6 +1,7 @@
 """`compact`: from a gated model to a smaller one that computes the same."""
 
 import warnings
+from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -11,7 +12,7 @@ from torch import nn
 from diffsparse.compaction.apply import with_earlier
 from diffsparse.compaction.attempts import first_exact
 from diffsparse.compaction.fastest import SECONDS, Backend, Choice, Fastest
-from diffsparse.compaction.graph import Graph
+from diffsparse.compaction.graph import Graph, is_constant
 from diffsparse.compaction.materialise import check_model, materialise, materialise_and_look
 from diffsparse.compaction.numbers_used import numbers_of
 from diffsparse.compaction.plan import Kept, Plan
@@ -20,7 +21,7 @@ from diffsparse.compaction.soundness import require_finite, require_own_tensors
 from diffsparse.compaction.verify import Trials, default_tolerance
 from diffsparse.compaction.widening import Widening
 from diffsparse.errors import SparsityError, SparsityWarning, require_number, require_whole
-from diffsparse.example import Example
+from diffsparse.example import Example, tensors_in
 from diffsparse.measuring import Measurement, measure, samples
 from diffsparse.measuring.onnx_graph import onnxruntime
 from diffsparse.module_tree import copy_training_flags, modules_by_name
@@ -149,12 +150,14 @@ def compact(
             warnings.warn(problem, SparsityWarning, stacklevel=2)
         if has_code:
             trials.check_copy(model)
+        if graph.masks_tried:
+            trials.add_other_masks(model)
         widening, folds = Widening(round_to=round_to), bool(fold) and optimize is None
         found, choice = first_exact(model, small, graph, trials, widening=widening, strict=strict, fold=folds), None
         if optimize is not None:
             options: Any = {"fold": fold is not False, "strict": strict, "seconds": seconds, "backend": backend}
             found, choice = Fastest(model, graph, trials, example, **options).search(found)
-        if constant := "" if found.unchanged else _constant_output(model, graph):
+        if constant := "" if found.unchanged else _constant_output(model, graph, answer):
             warnings.warn(constant, SparsityWarning, stacklevel=2)
         if training:
             copy_training_flags(model, found.model)
@@ -164,7 +167,7 @@ def compact(
             max_difference=found.difference,
             original=model,
             example=example,
-            constant_output=bool(constant),
+            constant_output=bool(constant) and graph.constant,
             fallbacks=found.problems,
             insists_on_heads=found.insists_on_heads,
             choice=choice,
@@ -186,15 +189,24 @@ def _check_options(round_to: int, tolerance: float | None, optimize: object, sec
         onnxruntime()
 
 
-def _constant_output(model: nn.Module, graph: Graph) -> str:
+def _constant_output(model: nn.Module, graph: Graph, answer: Any) -> str:
+    name = type(model).__name__
     if graph.constant:
-        return f"the output of {type(model).__name__} no longer depends on its input: every path through it is dead"
-    return ""
+        return f"the output of {name} no longer depends on its input: every path through it is dead"
+    keys: list[str] = list(map(str, range(len(graph.results))))
+    if isinstance(answer, Mapping):
+        keys = [str(key) for key, part in answer.items() for _ in tensors_in(part)]
+    named = zip(keys, graph.results, strict=True)
+    dead = [repr(key) for key, value in named if value.depends_on_input and is_constant(value)]
+    if not dead:
+        return ""
+    which = f"output {dead[0]}" if len(dead) == 1 else f"outputs {', '.join(dead)}"
+    return f"{which} of {name}: no longer depends on its input, every path to it is dead"
 
 
 def _reads_of_data(model: nn.Module, graph: Graph) -> str:
     """A warning about control flow that may depend on data, if there is any."""
-    reads = [node for node in graph.nodes if not node.outputs and any(value.depends_on_input for value in node.inputs)]
+    reads = graph.reads_of_data(of_masks=False) + ([] if graph.masks_tried else graph.reads_of_data(of_masks=True))
     where = ", ".join(sorted({f"'{node.call.name}'" for node in reads if node.call and node.call.name}))
     if not reads:
         return ""

@@ -19,8 +19,8 @@ from diffsparse.compaction.multihead import find_multihead
 from diffsparse.compaction.patterns import Pattern
 from diffsparse.compaction.plan import Kept, Plan
 from diffsparse.compaction.positions import Axis
-from diffsparse.compaction.rules.layer import Layer, fold_into_bias
-from diffsparse.compaction.rules.merge import merged_constants
+from diffsparse.compaction.rules.layer import Layer
+from diffsparse.compaction.rules.merge import fold_into_bias, merged_constants
 from diffsparse.compaction.rules.vectors import is_stored
 from diffsparse.compaction.stretch import MapSize, Stretch
 from diffsparse.module_tree import lies_in, runs_in_order
@@ -49,6 +49,8 @@ def make_plan(analysis: Analysis, fold: bool = False) -> tuple[Plan, PlanTensors
         if not lies_in(each.call.name, gone):
             layers[each.call.name] = each.action
             tensors |= each.slices(analysis.graph)
+            if (added := each.added_bias) is not None:
+                contents.in_proj_bias[each.call.name] = added
     layers |= {name: action for name, action in changed_sizes(analysis.nodes).items() if not lies_in(name, gone)}
     layers |= dead
     if fold:
