@@ -63,6 +63,7 @@ def test_headline_cards(opened: Browser) -> None:
         "before 2 ms",
         "before 1.21 MB",
     ]
+    assert texts(opened, "#cards .note") == ["as a plain run"]
     assert texts(opened, "#cards .left") == ["50.0% left", "66.7% left", "50.0% left", "66.9% left"]
 
 

@@ -74,7 +74,7 @@ def test_before_is_a_plain_run_of_the_same_network_and_data() -> None:
     runs = [record("ours"), record("a", result(2, "plain", 1.0)), record("b", result(4, "plain", 1.0))]
     shown = data_of(render_report([*runs, record("other", other)]))
     assert shown[0]["headline"]["before"] == pytest.approx(0.903)
-    assert shown[0]["headline"]["note"] == "before: mean of 2 plain runs"
+    assert shown[0]["headline"]["note"] == "mean of 2 plain runs"
     assert shown[1]["headline"]["before"] is None
 
 

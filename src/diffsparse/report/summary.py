@@ -1,5 +1,6 @@
 """A finished run as the data of the page."""
 
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -53,11 +54,11 @@ def _headline(run: RunRecord, runs: Sequence[RunRecord]) -> dict[str, Any]:
     if run.method == "plain":
         note = "a plain run"
     elif twins:
-        before, note = sum(twin.headline[1] for twin in twins) / len(twins), "before: the plain run"
+        before, note = sum(twin.headline[1] for twin in twins) / len(twins), "as a plain run"
         if len(twins) > 1:
-            note = f"before: mean of {len(twins)} plain runs"
+            note = f"mean of {len(twins)} plain runs"
     elif run.log and run.log[-1]["phase"] == "retrain" and name in run.result["figures"]["trained"]:
-        before, note = run.result["figures"]["trained"][name], "before: the network before it was cut"
+        before, note = run.result["figures"]["trained"][name], "before it was cut"
     kind = "percent" if name == "accuracy" else "number"
     label = LABELS.get(name, name.replace("_", " "))
     return {"name": name, "label": label, "format": kind, "value": value, "before": before, "note": note}
@@ -96,7 +97,8 @@ def _remark(result: Mapping[str, Any]) -> str:
         if any(time["upper_quartile"] - time["lower_quartile"] > NOISY * time["median"] for time in times):
             words.append("The machine was busy: times vary too much to be compared.")
     if (difference := result.get("max_difference")) is not None:
-        words.append(f"Compaction changed outputs by at most {difference:.1g}, relative to the largest.")
+        changed = f"changed outputs by at most {difference:.1g}, relative to the largest"
+        words.append(f"Compaction {changed if difference else 'did not change outputs'}.")
     return " ".join(words)
 
 
@@ -144,4 +146,5 @@ def _commands(run: RunRecord) -> list[str]:
     own = str(run.result.get("command", ""))
     # results of earlier versions name the command without its flags
     again = [own] if own.startswith("diffsparse train ") else []
-    return [*again, f"diffsparse train --config {run.name}/config.toml --output {run.name}-again"]
+    config, output = shlex.quote(f"{run.name}/config.toml"), shlex.quote(f"{run.name}-again")
+    return [*again, f"diffsparse train --config {config} --output {output}"]

@@ -31,10 +31,10 @@ function cardOf(card) {
   const format = FORMATS[card.format], left = card.before ? card.after / card.before : null;
   if (card.after === null) return el("div", { class: "card" }, el("div", { class: "label" }, card.label), el("div", { class: "now" }, "-"), el("div", { class: "was" }, "not recorded"));
   const was = el("div", { class: "was" }, card.before === null ? card.note || "" : `before ${format(card.before)}`);
-  const head = el("div", { class: "card", title: card.note }, el("div", { class: "label" }, card.label), el("div", { class: "now" }, format(card.after)), was);
+  const head = el("div", { class: "card" }, el("div", { class: "label" }, card.label), el("div", { class: "now" }, format(card.after)), was);
   if (card.cost && left !== null) {
     head.append(el("div", { class: "left" }, meterOf(left), el("span", {}, percent(left) + " left")));
-  }
+  } else if (card.before !== null) head.append(el("div", { class: "note" }, card.note));
   return head;
 }
 function layersOf(run) {
@@ -63,7 +63,7 @@ function drawRun() {
   const both = (key, label) => ({ key, label, value: (layer) => layer[key][1], show: (layer) => `${short(layer[key][1])} of ${short(layer[key][0])}` });
   state.table = dataTable("layers", {
     columns: [{ key: "name", label: "layer", text: true, value: (layer) => layer.name }, { key: "kind", label: "kind", text: true, minor: true, value: (layer) => layer.kind },
-      { key: "before", label: "outputs before", value: (layer) => layer.before }, { key: "after", label: "after", value: (layer) => layer.after },
+      { key: "before", label: "outputs before", minor: true, value: (layer) => layer.before }, { key: "after", label: "outputs after", value: (layer) => layer.after },
       { key: "left", label: "left", value: (layer) => layer.after / layer.before, show: (layer) => percent(layer.after / layer.before), share: (layer) => layer.after / layer.before },
       both("inputs", "inputs"), both("params", "parameters"), both("macs", "MACs")],
     rows: layers, search: "Search layers",
