@@ -1,4 +1,4 @@
-import sys
+import platform
 
 import pytest
 
@@ -18,7 +18,7 @@ def test_says_what_is_there_and_tests_it(capsys: pytest.CaptureFixture[str], mon
         "compact",
         "files",
     ]
-    assert f"Python {sys.version.split()[0]}".split()[1] in printed
+    assert platform.python_version() in printed
     (traffic,) = [line for line in printed.splitlines() if "traffic" in line]
     assert "missing" in traffic
     (onnx,) = [line for line in printed.splitlines() if line.startswith("│ onnx ")]

@@ -192,6 +192,10 @@ def test_a_bar_where_there_is_a_terminal() -> None:
         assert bar.bar.tasks[0].fields["live"].startswith("loss 2.000, 3")
         assert bar.bar.tasks[0].fields["live"].endswith(" images/s")
         bar.epoch_done(RECORD)
+        # an epoch shorter than the time between two looks does not hide the loss for ever
+        bar.shown -= 2
+        bar.step_done(torch.tensor(0.25), 64)
+        assert bar.bar.tasks[0].fields["live"].startswith("loss 0.250, ")
         bar.say("something [worth] a line")
         bar.phase_over()
     printed = out.getvalue()

@@ -97,14 +97,14 @@ class TrainingBar(Watcher):
         name = self.title if self.title and name == "train" else name
         self.name, self.epochs, self.left = name, epochs, epochs - done // steps
         self.unit, self.waiting = unit, 0
-        self.began = self.shown = time.perf_counter()
+        self.began = self.shown = self.stepped = time.perf_counter()
         fields: dict[str, Any] = {"epoch": done // steps, "epochs": epochs, "note": "", "live": ""}
         self.task = self.bar.add_task(name, total=epochs * steps, completed=done, **fields)
 
     def step_done(self, loss: Tensor, inputs: int) -> None:
         self.bar.advance(self.task)
-        self.waiting += inputs
-        passed = time.perf_counter() - self.shown
+        self.waiting, self.stepped = self.waiting + inputs, time.perf_counter()
+        passed = self.stepped - self.shown
         # seldom, because reading the loss waits for the device
         if self.console.is_terminal and passed >= LIVE_SECONDS:
             live = f"loss {float(loss):.3f}, {self.waiting / passed:,.0f} {self.unit}/s"
@@ -116,8 +116,8 @@ class TrainingBar(Watcher):
         # the bar shows the loss of the last step, and in a narrow terminal only the first figure of the epoch
         shown = parts if self.console.width >= WIDE_BAR else parts[:1]
         self.bar.update(self.task, epoch=record["epoch"], note=", ".join(shown))
-        # testing is over; the next images per second are those of training alone
-        self.waiting, self.shown = 0, time.perf_counter()
+        # images per second are those of training, without the test that is over now
+        self.shown += time.perf_counter() - self.stepped
         if not self.console.is_terminal:
             note = ", ".join([loss, *parts])
             done = record["epoch"] - (self.epochs - self.left)

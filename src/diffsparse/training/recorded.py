@@ -30,8 +30,8 @@ class RecordedRun:
         return build_model(self.network, recipe.arguments, self.data, recipe.seed, recipe.sparsifying)
 
     def example(self, count: int = 1) -> Tensor:
-        """Inputs of the right shape."""
-        return self.data.example(count)
+        """Inputs that the run was trained on."""
+        return self.data.sample(count)
 
     def file(self, name: str) -> Path:
         """A file of the run; raises if it is not there."""
