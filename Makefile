@@ -61,6 +61,7 @@ bench: $(READY)
 	$(BIN)/python -m pip install --quiet --editable ".[bench]"
 	$(BIN)/python benchmarks/gate_overhead.py
 	$(BIN)/python benchmarks/compact_speed.py
+	$(BIN)/python benchmarks/inference_speed.py
 	$(BIN)/python benchmarks/train_throughput.py
 	$(BIN)/python benchmarks/wiring_speed.py
 	$(BIN)/python benchmarks/graph_speed.py

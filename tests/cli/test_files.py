@@ -57,6 +57,32 @@ def test_compact_then_measure_both(folder: Path, capsys: pytest.CaptureFixture[s
     assert "MACs" in capsys.readouterr().out
 
 
+def test_optimize_decides_by_the_clock(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["compact", *NET, "--output", "small.safetensors", "--optimize", "latency", "--seconds", "0.2"])
+    assert "ms of" in capsys.readouterr().out
+    import usernet
+
+    x = torch.randn(2, 1, 6, 6)
+    gated, small = (ds.load(name, usernet.Net()).eval() for name in ("gated.safetensors", "small.safetensors"))
+    assert torch.allclose(gated(x), small(x), atol=1e-5)
+    with pytest.raises(SystemExit) as stopped:
+        main(["compact", *NET, "--optimize", "latency", "--round-to", "4"])
+    assert stopped.value.code == 2
+    assert "leave out round_to=4" in capsys.readouterr().err
+
+
+def test_measure_by_layer_and_the_prediction(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
+    monkeypatch.setattr("diffsparse.measuring.layer_report.has_onnxruntime", lambda: False)
+    main(["measure", *NET, "--layers", "--predict", "--seconds", "0.01", "--output", "figures.json"])
+    printed = capsys.readouterr().out
+    for words in ("body.0", "torch, batch 1", "torch, batch 2", "latency, predicted ms", "peak of activations"):
+        assert words in printed
+    assert "head" in json.loads((folder / "figures.json").read_text())["by_layer"]["layers"]["before"]
+
+
 def test_compacted_file_loads_into_the_users_class(folder: Path) -> None:
     main(["compact", *NET, "--output", "small.safetensors", "--fold", "--round-to", "2"])
     import usernet
