@@ -32,7 +32,7 @@ LINES = [
     {"methods", "training"},
     {"report"},
     {"graphs", "text", "traffic", "wiring"},
-    {"cli"},
+    {"cli", "integrations"},
 ]
 LEVEL = {unit: level for level, line in enumerate(LINES) for unit in line}
 FILES = sorted(
@@ -94,7 +94,7 @@ def test_every_unit_has_its_place() -> None:
 
 
 def test_import_is_light() -> None:
-    heavy = "{'sklearn', 'matplotlib', 'transformers', 'onnx', 'tyro', 'rich', 'torch.distributed.nn'}"
+    heavy = "{'sklearn', 'matplotlib', 'transformers', 'lightning', 'onnx', 'tyro', 'rich', 'torch.distributed.nn'}"
     code = f"import sys, diffsparse; print(sorted({heavy} & set(sys.modules)))"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
     assert found == "[]"

@@ -301,7 +301,7 @@ def test_more_steps_than_announced_are_warned_of_once() -> None:
 def test_asking_for_the_small_model_too_early_gets_a_sentence() -> None:
     model, x = gated("chain")
     budget = Budget(model, x[:2], macs=0.5, steps=100)
-    with pytest.raises(SparsityError, match="not small yet; it will be after step 30 of 100"):
+    with pytest.raises(SparsityError, match="not small yet; wait for step 50 of 100"):
         _ = budget.small
 
 
@@ -418,7 +418,7 @@ def test_several_shrinks_of_a_residual_stream_land(kind: str) -> None:
 
 def test_after_an_error_at_the_landing_the_next_step_tries_again(monkeypatch: pytest.MonkeyPatch) -> None:
     model, x = gated("chain")
-    budget = Budget(model, x[:2], macs=0.5, steps=3)
+    budget = Budget(model, x[:2], macs=0.5, steps=2)
     with pytest.raises(SparsityError, match="step needs the optimiser"):
         budget.step(None)  # type: ignore[arg-type]
     optimizer = optimizer_of(model)

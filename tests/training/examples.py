@@ -131,12 +131,12 @@ class Signals(Watcher):
     def __init__(self, steps: int, number: int = signal.SIGTERM, phase: str = "train") -> None:
         self.left, self.number, self.phase, self.now = steps, number, phase, ""
 
-    def phase_began(self, name: str, *, epochs: int, steps: int, done: int) -> None:
+    def phase_began(self, name: str, *, epochs: int, steps: int, done: int, unit: str) -> None:
         self.now = name
         if name == self.phase:
             self.left -= done
 
-    def step_done(self) -> None:
+    def step_done(self, *_: object) -> None:
         if self.now == self.phase:
             self.left -= 1
             if self.left == 0:

@@ -201,7 +201,7 @@ def test_a_teacher_of_another_architecture(tmp_path: Path) -> None:
 class Watching(Watcher):
     """Raises on purpose, to see that errors of others pass."""
 
-    def step_done(self) -> None:
+    def step_done(self, *_: object) -> None:
         raise ArithmeticError("mine")
 
 

@@ -35,15 +35,15 @@ class Data:
     """digits, cifar10, cifar100, imagenet, or folder for images of your own, one folder per class; text,
     labelled-text or plain-text for text files of your own; los-loop, sz-taxi-40, metr-la, pems-bay, synthetic-roads,
     or roads for speeds.csv and map.csv of your own."""
-    root: Path | None = None
+    data_root: Path | None = None
     """The folder it is in; by default the variable DIFFSPARSE_DATA says it. The digits need none."""
     download: bool = False
-    """Download CIFAR to the root if it is not there."""
+    """Download CIFAR to the data root if it is not there."""
 
     def run(self) -> None:
         """Open the data set and print its table."""
         # a download has its own bar, which could not be shown within a status
-        data = open_data(self.name, root=self.root, download=self.download)
+        data = open_data(self.name, root=self.data_root, download=self.download)
         summary = data.summary()
         rows = {part: dict(zip(summary.headings, cells, strict=True)) for part, cells in summary.rows.items()}
         Console().print(figures_table("part", rows, title=data.name, caption=summary.caption or ""))

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import nn
 
-from diffsparse.budget.limits import METRICS
+from diffsparse.budget.limits import COUNTED
 from diffsparse.checkpoint import load, save
 from diffsparse.data import open_data
 from diffsparse.data.dataset import DataSet
@@ -62,8 +62,8 @@ def train(
             sharers = f"{processes.world} processes in {pieces} pieces each"
             raise SparsityError(f"a batch of {batch} cannot be shared by {sharers}")
         # the first process comes first: it may have to download what the others then find
-        first = processes.first_does(lambda: _data(recipe), f"the first process cannot open {recipe.data}")
-        data = _data(recipe) if first is None else first
+        first = processes.first_does(lambda: open_recipe_data(recipe), f"the first process cannot open {recipe.data}")
+        data = open_recipe_data(recipe) if first is None else first
         if (count := len(data.train)) < batch:
             raise SparsityError(f"a batch of {batch} is more than the {count} inputs of {data.name} to train on")
         return _Run(
@@ -78,7 +78,8 @@ def train(
         ).go()
 
 
-def _data(recipe: Recipe) -> DataSet:
+def open_recipe_data(recipe: Recipe) -> DataSet:
+    """The data set that `recipe` names."""
     return open_data(
         recipe.data,
         root=recipe.data_root,
@@ -114,7 +115,7 @@ class _Run(RunContext):
         timed = self.processes.first
         before, after = measure_in_turns([whole, small.model], self.example(), latency=timed, **TIMING)
         costs = {
-            name: {key: getattr(cost, key) for key in METRICS} for name, cost in (("plain", before), ("compact", after))
+            name: {key: getattr(cost, key) for key in COUNTED} for name, cost in (("plain", before), ("compact", after))
         }
         result: dict[str, Any] = {
             "command": train_command(recipe),
