@@ -54,7 +54,7 @@ def read_run(folder: str | os.PathLike[str]) -> RunRecord:
         raise SparsityError(f"cannot read '{path}': {error}") from error
     if not isinstance(result, dict) or not result.keys() >= _PARTS:
         raise SparsityError(f"'{path}' is not the result of a run")
-    return RunRecord(name=Path(folder).resolve().name, result=result, log=tuple(read_log(path.with_name("log.jsonl"))))
+    return RunRecord(name=Path(folder).absolute().name, result=result, log=tuple(read_log(path.with_name("log.jsonl"))))
 
 
 def read_log(path: Path) -> list[dict[str, Any]]:
