@@ -99,8 +99,8 @@ class Compact(Target):
     """Where to also write the plan as JSON."""
     round_to: int = 1
     """Keep a few dead channels so that widths are multiples of this."""
-    fold: bool | None = None
-    """Fold batch norms into the layers in front of them; by default only if --optimize finds that faster."""
+    fold: bool = False
+    """Fold batch norms into the layers in front of them; with --optimize they are folded where that is faster."""
     optimize: Literal["latency"] | None = None
     """latency decides by the clock which dead channels to keep; never slower than the original."""
     seconds: float = SECONDS
@@ -117,7 +117,7 @@ class Compact(Target):
         self.check(output=self.output, plan=self.plan)
         console = Console()
         model = self.loaded(TRAINED)
-        options: dict[str, Any] = {"round_to": self.round_to, "strict": self.strict, "fold": self.fold}
+        options: dict[str, Any] = {"round_to": self.round_to, "strict": self.strict, "fold": self.fold or None}
         options |= {"optimize": self.optimize, "seconds": self.seconds, "backend": self.backend}
         with console.status("compacting"):
             small = compact(model, self.example(), tolerance=self.tolerance, **options)

@@ -5,7 +5,6 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from statistics import median
 from typing import Literal, TypeAlias
 
 import torch
@@ -19,7 +18,7 @@ from diffsparse.compaction.plan import Kept, Plan
 from diffsparse.compaction.verify import Trials
 from diffsparse.compaction.widening import WHOLE, Widening
 from diffsparse.example import Example
-from diffsparse.measuring.latency import interleaved_seconds
+from diffsparse.measuring.latency import interleaved_seconds, quiet_seconds
 from diffsparse.measuring.onnx_graph import onnx_call
 
 Backend: TypeAlias = Literal["torch", "onnxruntime"]
@@ -49,7 +48,7 @@ OPTIONS = (
 """What to try for tensors of one width."""
 MAKING, RACING, REFINING = 0.35, 0.6, 0.85
 """Shares of the effort after which no more plans are made, the best of them is chosen, and details are left alone."""
-RUNS, FINAL_RUNS = 5, 15
+RUNS, FINAL_RUNS = 8, 20
 """Least number of rounds in a race, and in the last one."""
 BEHIND, BETTER, GAIN = 1.05, 0.98, 0.99
 """Relative times: of those that leave a race, of a detail that is taken over, of a network that is worth it at all."""
@@ -63,7 +62,7 @@ class Choice:
     """Which dead channels stay, in words."""
     backend: Backend
     seconds_before: float
-    """Median time of the original on the example."""
+    """Time of the original on the example, while nothing else disturbs it."""
     seconds_after: float
     """The same for the chosen network, timed in turns with the original."""
     tried: int
@@ -125,7 +124,7 @@ class Fastest:
             best = self._refined(self._winner(list(made)))
             finalists = [best] if best is made[0] else [best, made[0]]
             rounds = self._race([original, *(each.call for each in finalists)], 1 - REFINING, FINAL_RUNS)
-        relative, (before, after, *others) = _relative(rounds), map(median, rounds)
+        relative, (before, after, *others) = _relative(rounds), map(quiet_seconds, rounds)
         if others and relative[1] > BETTER * relative[2]:
             # a winner by chance; without a real gain, what is smallest is best
             best, after, relative[1] = made[0], others[0], relative[2]
@@ -207,8 +206,9 @@ class Fastest:
 
 
 def _relative(rounds: list[list[float]]) -> list[float]:
-    """The time of each call as a multiple of the first one's: medians over the rounds of the ratio within a round."""
-    return [median(a / b for a, b in zip(times, rounds[0], strict=True)) for times in rounds]
+    """The time of each call as a multiple of the first one's, while nothing else disturbs them."""
+    quiet = [quiet_seconds(times) for times in rounds]
+    return [seconds / quiet[0] for seconds in quiet]
 
 
 def _sizes(plan: Plan) -> list[int]:

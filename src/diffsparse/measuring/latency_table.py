@@ -8,7 +8,6 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache, partial
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import torch
@@ -17,7 +16,7 @@ from torch import nn
 from diffsparse.errors import SparsityError
 from diffsparse.example import Example
 from diffsparse.files import require_path, write_json
-from diffsparse.measuring.latency import interleaved_seconds
+from diffsparse.measuring.latency import interleaved_seconds, quiet_seconds
 from diffsparse.measuring.layer_shape import LayerShape
 
 FORMAT = 1
@@ -98,19 +97,20 @@ class LatencyTable:
         return [self._known[str(shape)] for shape in wanted]
 
     def time_layer(self, shape: LayerShape) -> float:
-        """Median seconds of a layer like this."""
+        """Seconds of a layer like this."""
         with torch.no_grad(), torch.random.fork_rng():
             call = shape.call(self.device)
-            return median(interleaved_seconds([call], device=self.device, seconds=SECONDS, warmup=2, min_runs=RUNS)[0])
+            (times,) = interleaved_seconds([call], device=self.device, seconds=SECONDS, warmup=2, min_runs=RUNS)
+        return quiet_seconds(times)
 
     def network_seconds(self, models: Sequence[nn.Module], example: Example) -> list[float]:
-        """Median seconds of whole networks in eval mode on the example, timed in turns."""
+        """Seconds of whole networks in eval mode on the example, timed in turns."""
         calls = [partial(example.run, model) for model in models]
         with torch.no_grad():
             times = interleaved_seconds(
                 calls, device=example.device, seconds=NETWORK_SECONDS, warmup=3, min_runs=NETWORK_RUNS
             )
-        return [median(each) for each in times]
+        return [quiet_seconds(each) for each in times]
 
     def _read(self) -> dict[str, dict[str, float]]:
         """All machines of the file; nothing if it is not such a file."""

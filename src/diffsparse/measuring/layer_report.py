@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
-from statistics import median
 from typing import Any
 
 import torch
@@ -14,7 +13,7 @@ from torch import nn
 from diffsparse.errors import require_module
 from diffsparse.example import Example
 from diffsparse.measuring.cost import count
-from diffsparse.measuring.latency import Latency, time_interleaved
+from diffsparse.measuring.latency import Latency, quiet_seconds, time_interleaved
 from diffsparse.measuring.latency_table import LatencyTable
 from diffsparse.measuring.onnx_graph import has_onnxruntime, onnx_call
 from diffsparse.measuring.predict import predicted_seconds
@@ -34,7 +33,7 @@ class LayerTime:
     macs: int
     params: int
     seconds: float
-    """Median time of its calls in one forward pass."""
+    """Time of its calls in one forward pass, while nothing else disturbs it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,7 +146,7 @@ def _layer_times(model: nn.Module, example: Example, macs: dict[str, int]) -> di
         name: LayerTime(
             macs=sum(n for owner, n in macs.items() if owner not in leaves) if name == OTHER else macs.get(name, 0),
             params=sum(p.numel() for p in leaves[name].parameters()) if name in leaves else 0,
-            seconds=median(each.get(name, 0.0) for each in rounds[2:]),
+            seconds=quiet_seconds([each.get(name, 0.0) for each in rounds[2:]]),
         )
         for name in (*(name for name in seen if name != OTHER), OTHER)
     }
@@ -209,6 +208,6 @@ def _summary_lines(report: LayerReport) -> Iterator[str]:
     yield f"{'peak of activations':<24} {' -> '.join(f'{size:,} bytes' for size in report.peak_activation_bytes)}"
     if report.share_with_macs < SMALL:
         yield (
-            f"only {report.share_with_macs:.0%} of the time is spent in layers with MACs: this network, or its input, is "
-            "too small for MACs to matter; fewer layers or a larger batch help more than fewer channels"
+            f"only {report.share_with_macs:.0%} of the time is spent in layers with MACs: this network, or its input, "
+            "is too small for MACs to matter; fewer layers or a larger batch help more than fewer channels"
         )
