@@ -128,7 +128,7 @@ def test_longer_sequences_make_heads_dearer() -> None:
         model, _ = build("bert")
         example = {"input_ids": ids(2, length)}
         ds.sparsify(model, example, kinds=HEADS, start=1.0)
-        heads, neurons = ds.Budget(model, example, macs=0.5, steps=9)._steering.weights
+        heads, neurons = ds.Budget(model, example, macs=0.5, steps=9, weighted=True)._steering.weights
         weights.append(heads / neurons)
     assert weights[1] > 1.3 * weights[0]
 

@@ -1,6 +1,6 @@
 """What a budget sees when it looks at the gates."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,3 +18,5 @@ class Look:
     """Gate entries that live."""
     strength: float
     """Lambda of the pressure from now on."""
+    kinds: dict[str, int] = field(default_factory=dict)
+    """Live entries by what they stand for: channels, neurons, heads, layers."""

@@ -152,6 +152,14 @@ def _strength(result: dict[str, Any]) -> str:
     return f"{strength:.3g}"
 
 
+def _zeros(zeros: Mapping[str, Any]) -> str:
+    """The share of zeros, for each kind of them if there are several."""
+    kinds = zeros.get("kinds", {})
+    if len(kinds) < 2:
+        return f"{zeros['fraction']:.1%}"
+    return "\n".join(f"{kind} {count['fraction']:.1%}" for kind, count in kinds.items())
+
+
 def _cells(result: dict[str, Any]) -> dict[str, str]:
     """What the table says of a run, by the heading of its column."""
     settings, figures, cost = result["config"]["sparsifying"], result["figures"]["compact"], result["cost"]
@@ -159,7 +167,7 @@ def _cells(result: dict[str, Any]) -> dict[str, str]:
     for name, value in figures.items():
         if name != "loss":
             cells[name] = f"{value:.2%}" if name == "accuracy" else f"{value:.4g}"
-    cells |= {"zeros": f"{result['zeros']['fraction']:.1%}"} | cost_cells(cost["compact"], cost["plain"])
+    cells |= {"zeros": _zeros(result["zeros"])} | cost_cells(cost["compact"], cost["plain"])
     cells |= {"file kB": f"{cost['compact']['file_bytes'] / 1e3:,.0f}"}
     for report in reports_in(result):
         cells = report.columns(result, cells)

@@ -13,6 +13,7 @@ from diffsparse.data import open_data
 from diffsparse.data.dataset import DataSet
 from diffsparse.errors import SparsityError
 from diffsparse.files import write_json, write_text
+from diffsparse.gating import Count
 from diffsparse.measuring import measure
 from diffsparse.methods import Cut, Method, Sparsifying, choose_method
 from diffsparse.methods.costs import asked_costs
@@ -118,7 +119,7 @@ class _Run(RunContext):
             "network": name,
             "strength": self._last_strength(),
             "asked": asked_costs(method),
-            "zeros": asdict(small.removed) | {"fraction": small.removed.fraction},
+            "zeros": _share(small.removed) | {"kinds": {kind: _share(count) for kind, count in small.kinds.items()}},
             "cost": {name: {key: getattr(cost, key) for key in METRICS} for name, cost in costs.items()},
             "max_difference": None if method.cuts or not small.compacted else small.compacted.max_difference,
             "seconds": time.perf_counter() - began,
@@ -155,7 +156,8 @@ class _Run(RunContext):
             self.watcher.say(shortfall)
         if not method.cuts:
             compacted = method.compacted(model.eval(), fresh, example)
-            return model, Cut(model=compacted.model, compacted=compacted, removed=zeros)
+            kinds = method.zeros_by_kind(model)
+            return model, Cut(model=compacted.model, compacted=compacted, removed=zeros, kinds=kinds)
         cut = method.cut(model, example)
         epochs = self.recipe.epochs if settings.retrain_epochs is None else settings.retrain_epochs
         again = replace(training, name="retrain", number=2, model=cut.model, method=Method(), epochs=epochs)
@@ -225,3 +227,8 @@ class _Run(RunContext):
         write_json(self.folder.result, result)
         for report in reports_in(result):
             report.write(model, self.data, path, self.watcher.say)
+
+
+def _share(count: Count) -> dict[str, Any]:
+    """A count as plain data, with its share."""
+    return asdict(count) | {"fraction": count.fraction}
