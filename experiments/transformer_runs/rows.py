@@ -96,11 +96,11 @@ class Ours:
         model = bench.trained(seed) if self.trained else bench.fresh(seed)
         teacher = copy.deepcopy(model).eval() if self.distilled else None
         steps = round(self.share * (task.tuning if self.trained else task.steps))
-        usual = {"compete": "layer", "start": None if self.trained else 1.0}
+        usual = {} if self.trained else {"compete": "layer", "start": 1.0}
         model = ds.sparsify(model, bench.sample, **usual | self.gating)
         settings = {"rate": task.tuning_rate if self.trained else task.rate} | self.training
         training = bench.training(model, seed, steps, teacher=teacher, **settings)
-        aim = ds.Budget(model, bench.example, macs=budget, steps=steps, **{"weighted": False} | self.options)
+        aim = ds.Budget(model, bench.example, macs=budget, steps=steps, **self.options)
         offset = task.steps if self.trained else 0
         training.run(offset=offset, term=aim.penalty, after_step=lambda: aim.step(training.optimizer))
         looks = [(look.step, round(look.macs, 4), look.alive) for look in aim.history]

@@ -7,9 +7,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from experiments.transformer_runs.picture import draw_left
 from experiments.transformer_runs.tasks import TASKS
 
 RESULTS = Path(__file__).parent.parent / "results"
+PAGE = Path(__file__).parent.parent.parent / "docs" / "transformers.md"
 
 
 def read_runs(task: str, folder: Path) -> list[dict[str, Any]]:
@@ -55,11 +57,23 @@ def markdown(rows: Iterable[Mapping[str, Any]], figure: str) -> str:
     return "\n".join(lines)
 
 
+def documented(page: str, task: str, rows: Iterable[Mapping[str, Any]]) -> str:
+    """The page with the table of this task replaced; it lies between two marks."""
+    begin, end = f"<!-- table of {task} -->", f"<!-- end of {task} -->"
+    ahead, found, rest = page.partition(begin)
+    _, closed, behind = rest.partition(end)
+    if not found or not closed:
+        raise RuntimeError(f"the page has no marks '{begin}' and '{end}'")
+    return f"{ahead}{begin}\n{markdown(rows, TASKS[task].figure)}\n{end}{behind}"
+
+
 def summarise(task: str, folder: Path) -> None:
-    """Write the results from the runs there are, and print them."""
+    """Write results, picture and the table of the documentation from the runs there are, and print the table."""
     runs, figure = read_runs(task, folder), TASKS[task].figure
     rows = rows_of(runs, figure)
     settings = {key: value for key, value in asdict(TASKS[task]).items() if not callable(value)}
     content = {"task": settings | {"network": str(TASKS[task].network)}, "rows": rows, "runs": runs}
     (RESULTS / f"transformers-{task}.json").write_text(json.dumps(content, indent=1) + "\n")
+    draw_left(RESULTS / f"transformers-{task}.svg", runs)
+    PAGE.write_text(documented(PAGE.read_text(), task, rows))
     print(markdown(rows, figure))

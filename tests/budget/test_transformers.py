@@ -128,9 +128,30 @@ def test_longer_sequences_make_heads_dearer() -> None:
         model, _ = build("bert")
         example = {"input_ids": ids(2, length)}
         ds.sparsify(model, example, kinds=HEADS, start=1.0)
-        heads, neurons = ds.Budget(model, example, macs=0.5, steps=9)._steering.weights
+        heads, neurons = ds.Budget(model, example, macs=0.5, steps=9, weighted=True)._steering.weights
         weights.append(heads / neurons)
     assert weights[1] > 1.3 * weights[0]
+
+
+@pytest.mark.parametrize("name", ["bert", "gpt2", "llama", "vit"])
+def test_heads_and_neurons_lose_about_the_same_share(name: str) -> None:
+    model, example = build(name)
+    ds.sparsify(model, example, kinds=HEADS)
+    whole = {kind: count.total for kind, count in ds.sparsity(model).kinds.items()}
+    budget = ds.Budget(model, example, macs=0.5, steps=40)
+    # gates know from the start what matters
+    assert budget.due == 2
+    budget = ds.Budget(model, example, macs=0.5, steps=1)
+    budget.step(optimizer_of(model, "sgd"))
+    left = budget.history[-1].kinds
+    shares = {kind: left[kind] / whole[kind] for kind in HEADS}
+    assert abs(shares["heads"] - shares["neurons"]) < 0.2, shares
+
+
+def test_gates_that_start_alike_have_a_later_due() -> None:
+    model, example = build("bert")
+    ds.sparsify(model, example, kinds=HEADS, start=1.0)
+    assert ds.Budget(model, example, macs=0.5, steps=40).due == 20
 
 
 @pytest.mark.parametrize("how", ["autocast", "compile"])

@@ -33,6 +33,14 @@ def cells(printed: str) -> list[list[str]]:
     return [[cell.strip() for cell in line.strip("│").split("│")] for line in lines]
 
 
+def test_zeros_of_several_kinds_are_told_apart(capsys: pytest.CaptureFixture[str]) -> None:
+    kinds = {"heads": {"fraction": 0.25}, "neurons": {"fraction": 0.5}}
+    several = result() | {"zeros": {"fraction": 0.49, "kinds": kinds}}
+    one = result() | {"zeros": {"fraction": 0.49, "kinds": {"channels": {"fraction": 0.49}}}}
+    Console(width=200).print(results_table({"gpt": several, "resnet": one}))
+    assert [row[4] for row in cells(capsys.readouterr().out)] == ["heads 25.0%", "neurons 50.0%", "49.0%"]
+
+
 def test_runs_in_one_table(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "200")
     folders = [write(tmp_path / "gates", result()), write(tmp_path / "whole", result("plain", 1.0))]

@@ -128,6 +128,20 @@ def test_sparsity_is_counted_by_layer():
     assert ds.sparsity(model).layers.zero == 1
 
 
+def test_sparsity_is_counted_by_kind():
+    model, example = built("nano-gpt", torch.float32)
+    ds.sparsify(model, example, start=1.0)
+    heads, neurons = (gate for _, gate in named_gates(model))
+    assert (heads.kind, neurons.kind) == ("heads", "neurons")
+    heads.set_values(torch.tensor([1.0, 0, 1, 0, 0, 0, 0, 0]))
+    found = ds.sparsity(model)
+    assert {kind: (count.zero, count.total) for kind, count in found.kinds.items()} == {
+        "heads": (6, 8),
+        "neurons": (0, 48),
+    }
+    assert "total: heads 6/8 (75.0%), neurons 0/48 (0.0%), layers 1/4" in str(found)
+
+
 def test_frozen_weights_stay_frozen():
     model, example = built("nano-gpt", torch.float32)
     model.requires_grad_(False)

@@ -67,7 +67,7 @@ def test_without_the_library_the_extra_is_named(make: object, monkeypatch: pytes
 def test_heads_and_neurons_leave(model: object, example: torch.Tensor) -> None:
     torch.manual_seed(0)
     net = ds.sparsify(model(), example, compete="layer")
-    budget = ds.Budget(net, example[:1], macs=0.5, steps=4, due=1.0, weighted=False)
+    budget = ds.Budget(net, example[:1], macs=0.5, steps=4, due=1.0)
     optimizer = torch.optim.AdamW(ds.parameter_groups(net, gate_lr=5e-3), lr=1e-3)
     for _ in range(4):
         loss = net(example).square().mean() + budget.penalty()

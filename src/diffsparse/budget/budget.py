@@ -6,7 +6,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
-import numpy as np
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -18,7 +17,7 @@ from diffsparse.budget.latency import LatencyModel
 from diffsparse.budget.limits import METRICS, Limits, Numbers, cost_numbers
 from diffsparse.budget.look import Look
 from diffsparse.budget.pressure import Pressure
-from diffsparse.budget.regate import Regated, check_can_regate, regate
+from diffsparse.budget.regate import Regated, can_go_on, check_can_regate, regate
 from diffsparse.budget.rgf import warn_of_idle_rgf
 from diffsparse.budget.shrink import given_optimizers, shrink_in_place
 from diffsparse.budget.steering import Steering
@@ -33,14 +32,12 @@ from diffsparse.penalties import Norm
 from diffsparse.selection import Selection
 from diffsparse.sharding import gathered, holds_shards
 
-DUE = 0.5
-"""Share of the steps after which the cost is reached."""
+DUE, EARLY = 0.5, 0.05
+"""Share of the steps after which the cost is reached; early where gates know from the start what matters."""
 STRENGTH = 4e-4
 """Lambda of the pressure at first."""
 SLACK = 0.1
 """How far from the ramp the cost may be, as a share of the whole, before thresholds are shifted; none above at last."""
-WASTE = 1.02
-"""A network becomes small before it is due only if it can go on to within this factor of what the formula says."""
 EVERY, LOOKS = 10, 20
 """Steps between looks, and the least number of looks where there are as many steps."""
 
@@ -62,14 +59,16 @@ class Budget:
         latency: what the network may take on the example, as a share of the whole one's time on this machine. Layers
             are timed when the budget is made, unless a table of latencies has them.
         steps: how often `step` will be called in the whole run.
-        due: the share of the steps after which the cost is reached.
+        due: the share of the steps after which the cost is reached; by default half of them, or a twentieth if gates on
+            heads, neurons or channels without a batch norm start at their importance, as in a trained model.
         shrinks: in how many steps the network becomes small, evenly until it is due; with more than one, the first part
             of the run gets faster too. Gates live on in between; what is gone does not come back.
         only: the gates to steer, chosen as for a `Penalty`. Others keep their values, and become part of the network
             with them when it is made small. So do gates that are frozen (`requires_grad` of beta) when this is called.
         pressure: a norm, such as `ds.L1()`, presses on gates; by default the pressure is on thresholds.
         strength: lambda of the pressure at first, before it is steered; 0 leaves everything to the shifts.
-        weighted: whether pressure and shifts are in proportion to what an entry costs.
+        weighted: whether pressure and shifts are in proportion to what an entry costs; by default on batch norms, and
+            not on heads, neurons and channels without one, which die by their importance alone.
         table: of latencies, or the file that holds it; by default a file in your cache.
 
     Example:
@@ -99,28 +98,29 @@ class Budget:
         bytes: float | None = None,
         latency: float | None = None,
         steps: int,
-        due: float = DUE,
+        due: float | None = None,
         shrinks: int = 1,
         only: Selection | None = None,
         pressure: Norm | None = None,
         strength: float = STRENGTH,
-        weighted: bool = True,
+        weighted: bool | None = None,
         table: LatencyTable | str | os.PathLike[str] | None = None,
     ) -> None:
         require_whole_model(model, "make the budget first, then shard the model")
         self.model = check_model(model)
         self.example = Example.of(example_inputs)
         self.steps = require_whole("steps", steps, low=1)
-        self.due = max(1, round(require_number("due", due, above=0, high=1) * self.steps))
-        """The step at which the cost is reached."""
         parts = require_whole("shrinks", shrinks, low=1)
+        gates, self._frozen = steered_gates(self.model, only)
+        entries = GateEntries(gates)
+        usual = EARLY if entries.know_importance else DUE
+        self.due = max(1, round(require_number("due", usual if due is None else due, above=0, high=1) * self.steps))
+        """The step at which the cost is reached."""
         self._shrinks_at = {max(1, round(self.due * part / parts)) for part in range(1, parts + 1)}
         self._every = max(1, min(EVERY, self.due // LOOKS))
-        gates, self._frozen = steered_gates(self.model, only)
         warn_of_idle_rgf(self.model, self.example, gates)
         if parts > 1:
             check_can_regate(self.model)
-        entries = GateEntries(gates)
         self._pressure = Pressure(entries, pressure, require_number("strength", strength, low=0))
         asked = {"macs": macs, "params": params, "bytes": bytes, "latency": latency}
         clock = None if latency is None else Clock.of(self.model, self.example, latency, table)
@@ -205,12 +205,13 @@ class Budget:
         self._pressure.steer(ramp.missing(self._steering.observe(), self._costs.whole), self._every / self.due)
         least = ramp.loosened(-SLACK, self._costs.whole).at_least(self._steering.limits)
         alive = self._steering.look(ramp.loosened(SLACK * left, self._costs.whole), least)
-        self._note(self._costs.cost(alive), ramp, int(alive.sum()))
+        self._note(self._costs.cost(alive), ramp, self._steering.entries.by_kind(alive))
 
-    def _note(self, cost: Numbers, limits: Limits, alive: int) -> None:
-        wanted = min(limits.shares(self._costs.whole).values())
+    def _note(self, cost: Numbers, limits: Limits, kinds: dict[str, int]) -> None:
+        shares, wanted = self._shares(cost), min(limits.shares(self._costs.whole).values())
         lambda_ = 0.0 if self._step == self.due else self._pressure.strength
-        self.history.append(Look(step=self._step, wanted=wanted, alive=alive, strength=lambda_, **self._shares(cost)))
+        alive = sum(kinds.values())
+        self.history.append(Look(step=self._step, wanted=wanted, alive=alive, strength=lambda_, kinds=kinds, **shares))
 
     def _shares(self, cost: Numbers) -> dict[str, float]:
         shares = dict(zip(METRICS, (cost / self._costs.whole).tolist(), strict=True))
@@ -224,26 +225,14 @@ class Budget:
         if model is not self.model:  # its user shards the small one
             self.model, optimizers = model, ()
         regated = None if last else regate(self.model, small)
-        if regated is not None and not self._can_go_on(small, regated):
+        if regated is not None and not can_go_on(small, regated, self._steering, self.example):
             return False
-        alive = int(self._steering.entries.alive().sum())
+        kinds = self._steering.entries.by_kind(self._steering.entries.alive())
         self._adopt(small, regated, optimizers)
         if last:
             measured = cost_numbers(small.after, self._steering.measured_latency)
-            self._note(measured, self._steering.limits, alive)
+            self._note(measured, self._steering.limits, kinds)
         return True
-
-    def _can_go_on(self, small: Compacted[Any], regated: Regated) -> bool:
-        """Whether the network, once small, could still end on the number, and become as small as the formula says."""
-        # what is gone does not come back; and adaptors may prevent that more goes
-        if self._steering.limits.excess(cost_numbers(small.after)) < 1:
-            return False
-        kept = self._steering.entries.mask(regated.kept)
-        entries = self._steering.entries.in_model(regated.small.model)
-        pattern, alive = entries.random_patterns(1)[0], np.zeros(len(kept), bool)
-        alive[kept] = pattern
-        real = Exact(regated.small.model, self.example, entries).cost(pattern)
-        return bool((real[:2] <= WASTE * self._costs.cost(alive)[:2]).all())
 
     def _adopt(self, small: Compacted[Any], regated: Regated | None, optimizers: Sequence[Optimizer]) -> None:
         """Make model and optimisers what `small` is; unless it is the last time, gates live on, as in `regated`."""

@@ -40,8 +40,17 @@ class GateEntries:
         self.count = len(self.group)
         self.starts = np.cumsum(self.sizes) - self.sizes
         """First entry of each group."""
+        groups = [(gate.keeps_sizes, gate.alpha.numel() // gate.group_size) for gate in self.gates.values()]
+        self.keeps_sizes = np.array([keeps for keeps, count in groups for _ in range(count)], bool)
+        """Groups of gates that no batch norm makes up for: heads, neurons, and channels without one."""
         self.immortal = self.sizes[self.group] == 1
         """Entries that are alone in their group, whose threshold they never reach."""
+
+    @property
+    def know_importance(self) -> bool:
+        """Whether entries that no batch norm makes up for differ, as in a trained model, so that they can be ranked."""
+        sizes = [gate.magnitudes() for gate in self.gates.values() if gate.keeps_sizes]
+        return any(bool((rows.max(-1).values > 1.001 * rows.min(-1).values).any()) for rows in sizes)
 
     def mask(self, chosen: Mapping[str, list[int]]) -> Mask:
         """True for the chosen entries of each gate, given by its name."""
@@ -49,6 +58,15 @@ class GateEntries:
         for name, mask in masks.items():
             mask[chosen[name]] = True
         return np.concatenate(list(masks.values()))
+
+    def by_kind(self, alive: Mask) -> dict[str, int]:
+        """How many of the live entries are channels, neurons, heads and layers."""
+        counts: dict[str, int] = {}
+        start = 0
+        for name, gate in self.gates.items():
+            part, start = alive[start : start + self._widths[name]], start + self._widths[name]
+            counts[gate.kind] = counts.get(gate.kind, 0) + int(part.sum())
+        return counts
 
     @torch.no_grad()
     def alive(self) -> Mask:

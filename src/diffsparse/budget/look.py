@@ -1,6 +1,6 @@
 """What a budget sees when it looks at the gates."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,3 +20,5 @@ class Look:
     """Lambda of the pressure from now on."""
     latency: float | None = None
     """Share of the whole network's latency: predicted, and in the last look measured; None if nobody asked for it."""
+    kinds: dict[str, int] = field(default_factory=dict)
+    """Live entries by what they stand for: channels, neurons, heads, layers."""

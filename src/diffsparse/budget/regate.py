@@ -4,15 +4,23 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
+from diffsparse.budget.exact import Exact
+from diffsparse.budget.limits import cost_numbers
+from diffsparse.budget.steering import Steering
 from diffsparse.compaction import Compacted
 from diffsparse.compaction.actions import TensorSlice
 from diffsparse.compaction.adaptors import BEHIND, SelectInput, copy_adaptor_buffers
 from diffsparse.errors import SparsityError
+from diffsparse.example import Example
 from diffsparse.gates import GatedModule, named_gates
 from diffsparse.module_tree import replace_modules
+
+WASTE = 1.02
+"""A network becomes small before it is due only if it can go on to within this factor of what the formula says."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +65,19 @@ def regate(model: nn.Module, small: Compacted[Any]) -> Regated:
             new[ordinary] = _with_adaptors(owner.regated(ordinary, index), ordinary)
         kept[f"{name}.{inner}".strip(".")] = chosen
     return Regated(replace(small, model=replace_modules(small.model, new)), kept)
+
+
+def can_go_on(small: Compacted[Any], regated: Regated, steering: Steering, example: Example) -> bool:
+    """Whether the network, once small, could still end on the number, and become as small as the formula says."""
+    # what is gone does not come back; and adaptors may prevent that more goes
+    if steering.limits.excess(cost_numbers(small.after)) < 1:
+        return False
+    kept = steering.entries.mask(regated.kept)
+    entries = steering.entries.in_model(regated.small.model)
+    pattern, alive = entries.random_patterns(1)[0], np.zeros(len(kept), bool)
+    alive[kept] = pattern
+    real = Exact(regated.small.model, example, entries).cost(pattern)
+    return bool((real[:2] <= WASTE * steering.costs.cost(alive)[:2]).all())
 
 
 def _owners(model: nn.Module) -> dict[str, Any]:

@@ -22,6 +22,8 @@ class VectorGate(Gate):
     keeps_sizes = False
     """Whether `shift_threshold` leaves values that stay alive as they are. A batch norm makes up for gates that shrink;
     where there is none, whatever the network computes would shrink with them."""
+    kind = "channels"
+    """What an entry stands for."""
 
     def __init__(
         self,

@@ -8,6 +8,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from diffsparse.errors import SparsityError, require_module, require_number
 from diffsparse.example import Example
+from diffsparse.gating.influence import with_influence
 from diffsparse.gating.norms import SPARSE_FORM, find_norms, make_sparse, replaceable
 from diffsparse.gating.place import Compete, place_gates
 from diffsparse.gating.report import note_left
@@ -55,8 +56,9 @@ def sparsify(
         compete: whether all neurons, and all heads, of the network compete with each other, or those of one "layer".
             Batch norms compete within a layer, and layers over the network.
         start: None keeps the function: a trained model gives the same outputs up to float rounding. Gates start at the
-            scale of the batch norm, or at how much an entry adds on the example, 1 in the mean. A number starts every
-            gate there, for training from scratch; only the scales and shifts of batch norms change with it.
+            scale of the batch norm, or at how much the outputs of the model depend on an entry on the example, 1 in the
+            mean. A number starts every gate there, for training from scratch; only the scales and shifts of batch norms
+            change with it.
         rgf: `elu_alpha` of rectified gradient flow in the new gates, or None.
 
     Build the optimiser, and wrap the model in DistributedDataParallel, after this: the gates are new parameters.
@@ -92,6 +94,7 @@ def sparsify(
         replacements[norm] = make_sparse(name, norm, start, rgf)
     places = _not_covered(model, places, {*norms}, sites.left)
     if places and given is not None:
+        places = places if start is not None else with_influence(model, given, places)
         with unchanged(model, {model.get_submodule(site.layer) for site in places}, given):
             place_gates(model, places, compete, start, rgf)
     gated = cast(Model, replace_modules(model, replacements))

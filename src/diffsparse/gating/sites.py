@@ -36,7 +36,8 @@ class Site:
     through: frozenset[str]
     """Batch norms on the way to these inputs, which may have gates."""
     importance: Tensor
-    """How large what each entry adds is, on the example."""
+    """How large what each entry adds to the output of the layer is, on the example; or how much the outputs of the
+    network depend on it."""
 
 
 @dataclass(frozen=True)

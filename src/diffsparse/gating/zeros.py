@@ -41,6 +41,8 @@ class GateSparsity:
     channels: Count
     groups: Count | None
     """Groups whose entries are all zero; None when no grouping was asked for."""
+    kind: str = "channels"
+    """What an entry stands for: channels, neurons, heads or layers."""
 
     @property
     def dead(self) -> bool:
@@ -57,6 +59,14 @@ class Sparsity:
     def channels(self) -> Count:
         """Zero entries over all gates."""
         return sum((row.channels for row in self.gates), Count(zero=0, total=0))
+
+    @property
+    def kinds(self) -> dict[str, Count]:
+        """Zero entries by what they stand for."""
+        found: dict[str, Count] = {}
+        for row in self.gates:
+            found[row.kind] = found.get(row.kind, Count(zero=0, total=0)) + row.channels
+        return found
 
     @property
     def layers(self) -> Count:
@@ -81,7 +91,8 @@ class Sparsity:
             groups = "" if row.groups is None else f"  groups {row.groups}"
             lines.append(f"{row.name:<{width}}  zero {row.channels}{groups}{'  dead' if row.dead else ''}")
         groups = "" if self.groups is None else f", groups {self.groups}"
-        return "\n".join([*lines, f"total: channels {self.channels}, layers {self.layers}{groups}"])
+        total = ", ".join(f"{kind} {count}" for kind, count in self.kinds.items())
+        return "\n".join([*lines, f"total: {total}, layers {self.layers}{groups}"])
 
 
 @torch.no_grad()
@@ -148,7 +159,7 @@ def _count_parts(gate: Gate, parts: dict[str, GatePart]) -> list[GateSparsity]:
     for name, part in parts.items():
         gate.check_finite(name)
         channels = Count(zero=int(zero[part.start : part.stop].sum()), total=part.stop - part.start)
-        rows.append(GateSparsity(name=name, channels=channels, groups=None))
+        rows.append(GateSparsity(name=name, channels=channels, groups=None, kind=part.kind))
     return rows
 
 

@@ -16,7 +16,6 @@ from diffsparse.gating import Count, sparsify, sparsity
 from diffsparse.methods.costs import asked_costs
 from diffsparse.methods.method import COSTS, STEERING, Method, Sample, batch_norms, check_auto, register_method
 from diffsparse.methods.settings import Sparsifying
-from diffsparse.nn import GatedLayer
 from diffsparse.penalties import L1, Norm, Penalty, Regulariser
 from diffsparse.penalties.strength import Pace
 
@@ -41,8 +40,8 @@ class Gated(Method):
     rgf: float | None = None
     budget: Budget | None = field(default=None, repr=False, compare=False)
     """Made by `fitted`, as is the next."""
-    entries: int = field(default=0, repr=False, compare=False)
-    """Entries of all gates."""
+    entries: dict[str, int] = field(default_factory=dict, repr=False, compare=False)
+    """Entries of all gates, by what they stand for."""
 
     options = COSTS | STEERING | {"latency", "due", "norm", "group_size", "start", "rgf", "target"}
     instead_of_cost = STEERING | {"norm", "group_size", "target"}
@@ -92,26 +91,24 @@ class Gated(Method):
         if not self.shrinks:
             return self
         costs = {"macs": self.macs, "params": self.params, "bytes": self.bytes, "latency": self.latency}
-        # a head costs as much as dozens of neurons: weighted by that, all heads would go before any neuron
-        weighted = not any(isinstance(module, GatedLayer) for module in model.modules())
-        budget = Budget(model, example, steps=steps, due=self.due, weighted=weighted, **costs)  # type: ignore[arg-type]
-        return replace(self, budget=budget, entries=sparsity(model).channels.total)
+        budget = Budget(model, example, steps=steps, due=self.due, **costs)  # type: ignore[arg-type]
+        entries = {kind: count.total for kind, count in sparsity(model).kinds.items()}
+        return replace(self, budget=budget, entries=entries)
 
     def regulariser(self, model: nn.Module, optimizer: Optimizer) -> Regulariser:
         if self.budget is not None:
             return BudgetPressure(self.budget, optimizer)
         return Penalty(model, self.norm, self.strength)
 
-    def zeros(self, model: nn.Module) -> Count:
+    def zeros_by_kind(self, model: nn.Module) -> dict[str, Count]:
         """Gate entries that are zero or have left the model."""
         if self.budget is None:
-            return super().zeros(model)
+            return super().zeros_by_kind(model)
         if self.budget.finished:
-            alive = self.budget.history[-1].alive
+            alive = self.budget.history[-1].kinds
         else:
-            left = sparsity(model).channels
-            alive = left.total - left.zero
-        return Count(zero=self.entries - alive, total=self.entries)
+            alive = {kind: count.total - count.zero for kind, count in sparsity(model).kinds.items()}
+        return {kind: Count(zero=total - alive.get(kind, 0), total=total) for kind, total in self.entries.items()}
 
     def figures(self, model: nn.Module) -> dict[str, Any]:
         if self.budget is None:

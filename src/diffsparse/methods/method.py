@@ -1,7 +1,7 @@
 """What every way of making a network smaller has in common, and how methods are found by name."""
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, TypeAlias
 
 from torch import Tensor, nn
@@ -36,7 +36,9 @@ class Cut:
     compacted: Compacted[nn.Module] | None
     """How it follows from the whole one, for saving; its model is `model`. None if another library cut."""
     removed: Count
-    """Batch-norm channels that were removed, of all before the cut."""
+    """Channels, and heads and neurons, that were removed, of all before the cut."""
+    kinds: Mapping[str, Count] = field(default_factory=dict)
+    """The same by what they are, where that is known."""
 
 
 class Method:
@@ -111,10 +113,15 @@ class Method:
         return None
 
     def zeros(self, model: nn.Module) -> Count:
-        """Channels that batch norms or gates have set to zero."""
+        """Channels that batch norms or gates have set to zero, and neurons and heads."""
+        return sum(self.zeros_by_kind(model).values(), Count(zero=0, total=0))
+
+    def zeros_by_kind(self, model: nn.Module) -> dict[str, Count]:
+        """The same by what is zero."""
         if any(True for _ in named_gates(model)):
-            return sparsity(model).channels
-        return Count(zero=sum(int((norm.weight == 0).sum()) for norm in batch_norms(model)), total=channels(model))
+            return sparsity(model).kinds
+        dead = sum(int((norm.weight == 0).sum()) for norm in batch_norms(model))
+        return {"channels": Count(zero=dead, total=channels(model))}
 
     def figures(self, model: nn.Module) -> dict[str, Any]:
         """What else to log after each epoch."""

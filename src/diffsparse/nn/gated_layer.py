@@ -36,11 +36,17 @@ class GatePart(nn.Module):
         if gate.alpha.dim() != 1 or not 0 <= start < stop <= len(gate.alpha):
             shape = tuple(gate.alpha.shape)
             raise SparsityError(f"entries {start} to {stop} are no part of a gate of shape {shape}")
-        self.gate, self.start, self.stop, self.block, self.kind = gate, start, stop, block, kind
+        self.gate, self.start, self.stop, self.block = gate, start, stop, block
+        gate.kind = kind
 
     def forward(self) -> Tensor:
         values: Tensor = self.gate()[self.start : self.stop]
         return values if self.block == 1 else values.repeat_interleave(self.block)
+
+    @property
+    def kind(self) -> str:
+        """What an entry stands for, which is the same for all parts of the gate."""
+        return self.gate.kind
 
     @property
     def channels(self) -> int:

@@ -14,7 +14,7 @@ def result_cells(result: Mapping[str, Any]) -> dict[str, str]:
     for name, value in figures.items():
         if name != "loss":
             cells[name] = f"{value:.2%}" if name == "accuracy" else f"{value:.4g}"
-    cells |= {"zeros": f"{result['zeros']['fraction']:.1%}"} | cost_cells(cost["compact"], cost["plain"])
+    cells |= {"zeros": _zeros(result["zeros"])} | cost_cells(cost["compact"], cost["plain"])
     cells |= {"file kB": f"{cost['compact']['file_bytes'] / 1e3:,.0f}"}
     for report in reports_in(result):
         cells = report.columns(result, cells)
@@ -28,3 +28,11 @@ def _strength(result: Mapping[str, Any]) -> str:
     if strength is None:
         return "budget" if result.get("asked") else "-"
     return f"{strength:.3g}"
+
+
+def _zeros(zeros: Mapping[str, Any]) -> str:
+    """The share of zeros, for each kind of them if there are several."""
+    kinds = zeros.get("kinds", {})
+    if len(kinds) < 2:
+        return f"{zeros['fraction']:.1%}"
+    return "\n".join(f"{kind} {count['fraction']:.1%}" for kind, count in kinds.items())

@@ -13,6 +13,7 @@ from diffsparse.data import open_data
 from diffsparse.data.dataset import DataSet
 from diffsparse.errors import SparsityError
 from diffsparse.files import write_json, write_text
+from diffsparse.gating import Count
 from diffsparse.measuring import measure
 from diffsparse.measuring.meter import measure_in_turns
 from diffsparse.methods import Cut, Method, Sparsifying, choose_method
@@ -130,7 +131,7 @@ class _Run(RunContext):
             "network": name,
             "strength": self._last_strength(),
             "asked": asked_costs(method),
-            "zeros": asdict(small.removed) | {"fraction": small.removed.fraction},
+            "zeros": _share(small.removed) | {"kinds": {kind: _share(count) for kind, count in small.kinds.items()}},
             "cost": costs,
             "latency": latencies(before, after),
             "layers": layer_table(whole, small.model, before, after),
@@ -170,7 +171,8 @@ class _Run(RunContext):
             self.watcher.say(shortfall)
         if not method.cuts:
             compacted = method.compacted(model.eval(), fresh, example)
-            return model, Cut(model=compacted.model, compacted=compacted, removed=zeros)
+            kinds = method.zeros_by_kind(model)
+            return model, Cut(model=compacted.model, compacted=compacted, removed=zeros, kinds=kinds)
         cut = method.cut(model, example)
         epochs = self.recipe.epochs if settings.retrain_epochs is None else settings.retrain_epochs
         again = replace(training, name="retrain", number=2, model=cut.model, method=Method(), epochs=epochs)
@@ -240,3 +242,8 @@ class _Run(RunContext):
         write_json(self.folder.result, result)
         for report in reports_in(result):
             report.write(model, self.data, path, self.watcher.say)
+
+
+def _share(count: Count) -> dict[str, Any]:
+    """A count as plain data, with its share."""
+    return asdict(count) | {"fraction": count.fraction}

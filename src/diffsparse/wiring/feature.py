@@ -44,10 +44,11 @@ class Wired(Method):
         return model
 
     @torch.no_grad()
-    def zeros(self, model: nn.Module) -> Count:
+    def zeros_by_kind(self, model: nn.Module) -> dict[str, Count]:
         """Usable edges that are zero."""
         matrices = [matrix for stage in wired_stages(model) for matrix in stage.edges()]
-        return Count(zero=sum(int((m == 0).sum()) for m in matrices), total=sum(m.numel() for m in matrices))
+        dead, total = sum(int((m == 0).sum()) for m in matrices), sum(m.numel() for m in matrices)
+        return {"edges": Count(zero=dead, total=total)}
 
     def figures(self, model: nn.Module) -> dict[str, Any]:
         zeros = self.zeros(model)
