@@ -30,6 +30,7 @@ LINES = [
     {"data", "models", "testing"},
     {"methods", "plot", "training"},
     {"graphs", "text", "traffic", "wiring"},
+    {"recipes"},
     {"cli"},
 ]
 LEVEL = {unit: level for level, line in enumerate(LINES) for unit in line}

@@ -71,7 +71,7 @@ def test_wishes_reach_the_data_set(root: Path) -> None:
         (
             "cifar100",
             {"image_size": 224},
-            "cifar100 has images of 32 x 32, or averaged to 16, 8, 4; got image_size 224",
+            "cifar100 has images of 32 x 32, or averaged to 16, 8, 4",
         ),
         ("folder", {"image_size": 0}, "image_size must be a whole number of at least 1, got 0"),
         ("imagenet", {"download": True}, "imagenet cannot be downloaded"),

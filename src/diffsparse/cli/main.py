@@ -10,6 +10,7 @@ from rich.console import Console
 import diffsparse
 from diffsparse.cli.demo import Demo, TrafficDemo
 from diffsparse.cli.model_commands import Compact, Export, Measure
+from diffsparse.cli.paper import Paper
 from diffsparse.cli.tables import Data, Report
 from diffsparse.cli.train import Train, train_defaults
 from diffsparse.errors import SparsityError
@@ -23,6 +24,7 @@ COMMANDS: dict[str, type] = {
     "compact": Compact,
     "measure": Measure,
     "export": Export,
+    "paper": Paper,
 }
 
 
