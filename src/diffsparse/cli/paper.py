@@ -23,6 +23,7 @@ from diffsparse.recipes.jobs import Job, jobs_of
 from diffsparse.recipes.page import page_path, page_text
 from diffsparse.recipes.pictures import draw_pictures
 from diffsparse.recipes.progress import Estimate, RunWatcher, in_words
+from diffsparse.recipes.results import is_collected
 from diffsparse.recipes.runner import Runner, with_data
 from diffsparse.training import StoppedError
 from diffsparse.training.processes import own_rank
@@ -96,10 +97,11 @@ class RunsBar(RunWatcher):
 
     def __init__(self, console: Console, book: Book, jobs: Sequence[Job], processes: int) -> None:
         self.console, self.jobs, self.processes = console, tuple(jobs), processes
-        self.estimate = Estimate(book=book, jobs=self.jobs, processes=processes)
+        kept = frozenset(job for job in jobs if not job.done and is_collected(book, job))
+        self.estimate = Estimate(book=book, jobs=self.jobs, processes=processes, kept=kept)
         self.looked = 0.0
         words = (TextColumn("{task.description}"), BarColumn(bar_width=20), TextColumn("{task.fields[left]}"))
-        self.bar = Progress(*words, console=console, disable=not console.is_terminal)
+        self.bar = Progress(*words, console=console, disable=not console.is_terminal or own_rank() != 0)
         self.task = TaskID(0)
 
     def __enter__(self) -> "RunsBar":
@@ -133,8 +135,8 @@ class RunsBar(RunWatcher):
             self.bar.console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     def _state(self) -> str:
-        done = sum(job.done for job in self.jobs)
-        return f"{done} of {len(self.jobs)} runs, {in_words(self.estimate.seconds_left())}"
+        left = in_words(self.estimate.seconds_left())
+        return f"{self.estimate.finished()} of {len(self.jobs)} runs, {left}"
 
 
 def _shown(book: Book, name: str, size: str, convention: str) -> list[Shown | str]:

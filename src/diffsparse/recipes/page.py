@@ -65,8 +65,11 @@ def _rows(book: Book, name: str) -> Iterator[str]:
         yield from ("", f"The whole network has {costs} by the paper. Cells show the paper's number | ours.")
     if size := table.sizes.get(SIZE):
         runs = f"{size.seeds} seeds" if size.seeds > 1 else "one seed"
-        estimate = f", about {size.minutes:.0f} minutes on {size.cores} CPU cores" if size.minutes else ""
-        yield from ("", f"Ours is the size `{SIZE}` ({runs}{estimate}): {size.note.strip()}")
+        estimate = f", about {size.minutes:.0f} min on {size.cores} CPU cores" if size.minutes else ""
+        yield from (
+            "",
+            f"Ours is the size `{SIZE}` ({runs}{estimate})" + (f": {size.note.strip()}" if size.note else "."),
+        )
     grid = table_grid(book, name, SIZE, PAPER)
     yield from ("", *markdown(grid), "")
     values = table_values(book, name, SIZE, PAPER).values()

@@ -48,18 +48,19 @@ def draw_pictures(book: Book, names: Iterable[str], size: str, runs: Path, data_
 
 def _draw(book: Book, picture: Picture, job: Job, path: Path, paper: str) -> bool:
     """Write one picture; False if it cannot be drawn."""
-    path.parent.mkdir(parents=True, exist_ok=True)
     dark = PAPERS[paper]
     if picture.kind == "file":
         source = job.folder / picture.file
         if not source.exists():
             return False
+        path.parent.mkdir(parents=True, exist_ok=True)
         text = source.read_text(encoding="utf-8")
         write_text(path, darkened(text) if dark else text)
         return True
     figure = connections(book, job, picture.view, dark) if picture.kind == "connections" else history(job, dark)
     if figure is None:
         return False
+    path.parent.mkdir(parents=True, exist_ok=True)
     save_picture(path, figure)
     return True
 

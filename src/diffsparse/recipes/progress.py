@@ -34,18 +34,24 @@ class Estimate:
     book: Book
     jobs: tuple[Job, ...]
     processes: int
+    kept: frozenset[Job] = frozenset()
+    """Jobs whose results are there, though their folders may be gone."""
+
+    def finished(self) -> int:
+        """How many jobs are done."""
+        return sum(job.done or job in self.kept for job in self.jobs)
 
     def share(self) -> float:
         """How much of the work is done, from 0 to 1."""
         total = sum(job.work for job in self.jobs)
-        return sum(_done(job)[0] for job in self.jobs) / total if total else 1.0
+        return sum(self._done(job)[0] for job in self.jobs) / total if total else 1.0
 
     def seconds_left(self) -> float | None:
         """Time until all jobs are done, if they run as fast as those before; None if nothing is known yet."""
         rates = {table: self._rate(table) for table in {job.table for job in self.jobs}}
         seconds = 0.0
         for job in self.jobs:
-            left = job.work - _done(job)[0]
+            left = job.work - self._done(job)[0]
             if left > 0:
                 if (rate := rates[job.table]) is None:
                     return None
@@ -55,20 +61,21 @@ class Estimate:
     def _rate(self, table: str) -> float | None:
         """Seconds that one unit of work takes: measured, or by the estimate of the recipe."""
         jobs = [job for job in self.jobs if job.table == table]
-        made = [_done(job) for job in jobs]
+        made = [self._done(job) for job in jobs if job not in self.kept]
         work, seconds = sum(own for own, _ in made), sum(own for _, own in made)
         if work and seconds:
             return seconds / work
         size = self.book.tables[table].sizes[jobs[0].size]
         return None if size.minutes is None else 60 * size.minutes * size.cores / sum(job.work for job in jobs)
 
-
-def _done(job: Job) -> tuple[float, float]:
-    """Work done and seconds taken, by the log of the run; a finished run counts in full."""
-    records = Log(path=RunFolder(job.folder).log).records()
-    seconds: dict[str, float] = {record["phase"]: record["seconds"] for record in records}
-    work = job.work if job.done else min(len(records) * job.weight, job.work)
-    return work, sum(seconds.values())
+    def _done(self, job: Job) -> tuple[float, float]:
+        """Work done and seconds taken, by the log of the run; a finished run counts in full."""
+        if job in self.kept:
+            return job.work, 0.0
+        records = Log(path=RunFolder(job.folder).log).records()
+        seconds: dict[str, float] = {record["phase"]: record["seconds"] for record in records}
+        work = job.work if job.done else min(len(records) * job.weight, job.work)
+        return work, sum(seconds.values())
 
 
 def in_words(seconds: float | None) -> str:
