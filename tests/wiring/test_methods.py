@@ -173,5 +173,5 @@ def test_a_density_gives_each_stage_the_edges_of_a_narrow_mobilenet() -> None:
 
 def test_either_a_target_or_a_density() -> None:
     for options in ({}, {"target": 0.5, "density": 0.5}):
-        with pytest.raises(ds.SparsityError, match="random needs a target, .* or a density"):
+        with pytest.raises(ds.SparsityError, match=r"random needs a target, .* or a density"):
             choose_method(Sparsifying(method="random", **options), WiredMobileNet(width=0.125))

@@ -15,9 +15,10 @@ class Convention:
     words: str
     """The convention in a sentence."""
     flops_per_mac: int
-    norms_are_layers: bool
-    """Whether layer sparsity is a share of batch norms (163 in a ResNet-164, 49 in a pre-activation ResNet-50), or of
-    convolutions and linear layers."""
+    removed: bool
+    """Whether sparsity is the share of what is gone from the compact network, layers being convolutions and linear
+    ones; or the share of zeros, layers being batch norms without a channel (of 163 in a ResNet-164, of 49 in a
+    pre-activation ResNet-50)."""
     recursive: bool
     """Whether a wired network costs only what its output depends on, batch norms included; or every edge that is not
     zero and every node that sends something (one hop), without batch norms."""
@@ -30,19 +31,19 @@ class Convention:
 
 PAPER = Convention(
     name="paper",
-    words="FLOPs are 2 x MACs of convolutions and linear layers; layer sparsity is the share of batch norms without a "
-    "channel (of 163 in ResNet-164, of 49 in ResNet-50); Mult-Adds and parameters of a wired network count one hop, "
-    "without batch norms",
+    words="FLOPs are 2 x MACs of convolutions and linear layers; sparsity is the share of scales, groups of scales or "
+    "batch norms (163 in ResNet-164, 49 in ResNet-50) that are zero, except for a budget, which leaves no zeros but "
+    "removes; Mult-Adds and parameters of a wired network count one hop, without batch norms",
     flops_per_mac=2,
-    norms_are_layers=True,
+    removed=False,
     recursive=False,
 )
 OWN = Convention(
     name="own",
-    words="operations are MACs; layer sparsity is the share of convolutions and linear layers that are gone; "
-    "Mult-Adds and parameters of a wired network are those of the live graph, with batch norms",
+    words="operations are MACs; sparsity is the share of what is gone from the compact network, with convolutions and "
+    "linear layers as layers; Mult-Adds and parameters of a wired network are those of the live graph and its norms",
     flops_per_mac=1,
-    norms_are_layers=False,
+    removed=True,
     recursive=True,
 )
 CONVENTIONS = {convention.name: convention for convention in (PAPER, OWN)}
@@ -77,8 +78,13 @@ def _error(facts: Facts, _: Convention) -> float | None:
     return None if accuracy is None else 100 * (1 - accuracy)
 
 
+def _unit(name: str) -> Callable[[Facts, Convention], float | None]:
+    """The share of units that are zero by the paper's convention, or gone by ours."""
+    return lambda facts, by: _share(facts["removed" if by.removed else "zero"][name])
+
+
 def _layers(facts: Facts, by: Convention) -> float | None:
-    return _share(facts["removed"]["norms" if by.norms_are_layers else "layers"])
+    return _share(facts["removed"]["layers"] if by.removed else facts["zero"]["norms"])
 
 
 def _wiring(facts: Facts, by: Convention) -> Mapping[str, int] | None:
@@ -108,9 +114,9 @@ def _graph(key: str, factor: float = 1.0) -> Callable[[Facts, Convention], float
 
 
 COLUMNS: dict[str, Column] = {
-    "channels": Column(heading="channel sparsity %", value=lambda facts, _: 100 * facts["zeros"]["fraction"]),
+    "channels": Column(heading="channel sparsity %", value=_unit("channels")),
     "layers": Column(heading="layer sparsity %", value=_layers),
-    "groups": Column(heading="group sparsity %", value=lambda facts, _: _share(facts["removed"]["groups"])),
+    "groups": Column(heading="group sparsity %", value=_unit("groups")),
     "error": Column(heading="top-1 error %", value=_error, form="{:.2f}"),
     "baseline": Column(heading="its baseline %", value=lambda *_: None, form="{:.2f}"),
     "flops": Column(heading="FLOPs %", value=_of_whole("macs")),
