@@ -1,6 +1,7 @@
 """What a table needs to know of a finished run, read from its folder: small enough to be kept in the repository."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,8 @@ from diffsparse.recipes.units import Units, removed_units, zero_units
 from diffsparse.training import Recipe
 from diffsparse.training.run import TRAINED
 
-_KEPT = ("figures", "cost", "zeros", "strength", "network", "asked", "seconds", "training_seconds", "wiring", "graph")
+_KEPT: tuple[str, ...] = ("figures", "cost", "zeros", "strength", "network", "data", "asked", "wiring", "graph")
+_KEPT += ("seconds", "training_seconds")
 _NONE: Units = {"channels": None, "norms": None, "groups": None, "layers": None}
 
 
@@ -35,7 +37,8 @@ def read_facts(folder: Path, data: DataFacts, group: int) -> dict[str, Any]:
     # networks that are wired or built from their data have no channels to count
     if (folder / "plan.json").exists() and data.network is None and "wiring" not in result:
         recipe = Recipe.from_dict(result["config"])
-        whole, _ = whole_network(recipe, data)
+        # a subset of the classes is data of the same name
+        whole, _ = whole_network(recipe, replace(data, outputs=result["data"]["outputs"]))
         plan = Plan.from_json((folder / "plan.json").read_text(encoding="utf-8"))
         facts["removed"] = removed_units(whole, plan, group)
         trained = _with_zeros(folder, recipe, whole, result)

@@ -116,6 +116,7 @@ class _Run(RunContext):
                 for name, net in {"trained": model, "compact": small.model}.items()
             },
             "network": name,
+            "data": {"train": len(self.data.train), "outputs": self.data.num_outputs},
             "strength": self._last_strength(),
             "asked": asked_costs(method),
             "zeros": asdict(small.removed) | {"fraction": small.removed.fraction},
