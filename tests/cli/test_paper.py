@@ -27,7 +27,7 @@ def made_up(folder: Path, errors: dict[str, list[float]]) -> Path:
             entry = rows.setdefault(job.row, {"key": job.key, "runs": {}})
             entry["runs"][str(job.seed)] = facts | {"zero": UNITS, "removed": UNITS}
     book.results.mkdir()
-    (book.results / "first-small.json").write_text(json.dumps({"rows": rows}))
+    (book.results / "first-small.json").write_text(json.dumps({"format": 1, "rows": rows}))
     return folder
 
 
@@ -93,6 +93,16 @@ def test_pictures_are_light_and_dark(tmp_path: Path) -> None:
     assert {"light": light, "dark": dark} == picture_files(book, "pictures", "small")["DS"]
     assert light.read_text() == (job.folder / "picture.svg").read_text()
     assert dark.read_text() == darkened(light.read_text()) != light.read_text()
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"rows": {}}', '{"format": 0, "rows": {}}'])
+def test_results_that_cannot_be_read(text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = made_up(tmp_path, {})
+    (folder / "results" / "first-small.json").write_text(text)
+    with pytest.raises(SystemExit) as stopped:
+        main(["paper", "--show", "--recipes", str(folder)])
+    assert stopped.value.code == 2
+    assert "remove it, and run the table again" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,9 @@ from diffsparse.recipes.facts import read_facts
 from diffsparse.recipes.jobs import Job, row_jobs
 from diffsparse.recipes.table import Row, Table
 
+FORMAT = 1
+"""Version of the files."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Value:
@@ -48,10 +51,14 @@ def read_results(book: Book, table: str, size: str) -> dict[str, Any]:
     if not path.exists():
         return {}
     try:
-        rows: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))["rows"]
+        found = json.loads(path.read_text(encoding="utf-8"))
+        rows: dict[str, Any] = found["rows"]
+        if found["format"] == FORMAT:
+            return rows
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise SparsityError(f"cannot read '{path}': {error}") from error
-    return rows
+        problem = f"{type(error).__name__} {error}"
+        raise SparsityError(f"'{path}' holds no results ({problem}); remove it, and run the table again") from error
+    raise SparsityError(f"'{path}' has format {found['format']}, not {FORMAT}; remove it, and run the table again")
 
 
 def collect(book: Book, job: Job) -> None:
@@ -68,7 +75,8 @@ def collect(book: Book, job: Job) -> None:
     rows = {name: (rows | {job.row: entry}).get(name) for name in order}
     book.results.mkdir(parents=True, exist_ok=True)
     kept = {name: values for name, values in rows.items() if values is not None}
-    write_json(results_path(book, job.table, job.size), {"table": job.table, "size": job.size, "rows": kept})
+    head = {"format": FORMAT, "table": job.table, "size": job.size}
+    write_json(results_path(book, job.table, job.size), head | {"rows": kept})
 
 
 def is_collected(book: Book, job: Job) -> bool:
