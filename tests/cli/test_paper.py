@@ -71,6 +71,12 @@ def test_show_without_results_and_by_our_convention(tmp_path: Path, capsys: pyte
     assert "0 of 2" in out
 
 
+def test_a_row_shows_its_median_run_if_the_table_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = made_up(tmp_path, {"DS": [12.0, 10.0]})
+    (folder / "first.toml").write_text('statistic = "median"\n' + (folder / "first.toml").read_text())
+    assert "| 10.00 ± 1.41" in shown(capsys, "first", "--show", "--recipes", str(folder))
+
+
 def test_write_makes_the_page_from_results_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = made_up(tmp_path, {"Base": [20.0, 21.0], "DS": [10.0, 11.0]})
     assert "page in" in shown(capsys, "--write", "--recipes", str(folder))

@@ -46,7 +46,12 @@ def test_order_of_all_pairs() -> None:
 
 @pytest.mark.parametrize(
     ("first", "second", "expected"),
-    [((1.0, 0.1), (2.0, 0.1), "agrees"), ((2.0, 0.1), (1.0, 0.1), "differs"), ((2.0, 1.0), (1.0, 1.0), "undecided")],
+    [
+        ((1.0, 0.1), (2.0, 0.1), "agrees"),
+        ((2.0, 0.1), (1.0, 0.1), "differs"),
+        ((2.0, 1.0), (1.0, 1.0), "undecided"),
+        ((0.0, 0.0), (0.0, 0.0), "undecided"),
+    ],
 )
 def test_claims_about_two_rows(first: Any, second: Any, expected: str) -> None:
     claim = Claim(text="a is better", column="error", smaller="a", larger="c")

@@ -82,7 +82,8 @@ def judge(claim: Claim, rows: Mapping[str, RowValues]) -> Judged:
     reported = _pair(smaller.reported, rows[claim.larger].reported if claim.larger else {}, claim.column, limit)
     ours = _pair(smaller.ours, rows[claim.larger].ours if claim.larger else {}, claim.column, limit)
     numbers = f"{ours[0].value:.4g} against {ours[1].value:.4g}" if ours else ""
-    return Judged(claim=claim, reported=_holds(reported), ours=_holds(ours), numbers=numbers)
+    verdicts = [_holds(pair, within=claim.limit is not None) for pair in (reported, ours)]
+    return Judged(claim=claim, reported=verdicts[0], ours=verdicts[1], numbers=numbers)
 
 
 def _pair(
@@ -92,10 +93,11 @@ def _pair(
     return (first[column], other) if column in first and other is not None else None
 
 
-def _holds(pair: tuple[Value, Value] | None) -> Verdict:
+def _holds(pair: tuple[Value, Value] | None, *, within: bool) -> Verdict:
     if pair is None:
         return "open"
-    if pair[0].value == pair[1].value:
+    # what lies on a limit keeps it; of two equal rows none is the smaller one
+    if within and pair[0].value == pair[1].value:
         return "agrees"
     verdicts: dict[int, Verdict] = {-1: "agrees", 0: "undecided", 1: "differs"}
     return verdicts[compare(*pair)]

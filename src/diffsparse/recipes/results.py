@@ -104,16 +104,20 @@ def _row_values(book: Book, name: str, row: Row, size: str, convention: Conventi
 
 
 def _summary(table: Table, facts: list[Facts], convention: Convention) -> dict[str, Value]:
-    """The mean and spread of all columns that the runs have, or those of the median run."""
-    headline = COLUMNS[table.headline]
-    if table.statistic == "median":
-        scores = [headline.value(run, convention) for run in facts]
-        order = sorted(range(len(facts)), key=lambda i: float("inf") if scores[i] is None else scores[i] or 0.0)
-        facts = [facts[order[(len(facts) - 1) // 2]]]
+    """Of all columns that the runs have, the mean or the value of the median run, and the spread over the runs."""
+    chosen = facts if table.statistic == "mean" else [_median_run(table, facts, convention)]
     found: dict[str, Value] = {}
     for name, column in COLUMNS.items():
         numbers = [number for run in facts if (number := column.value(run, convention)) is not None]
         if len(numbers) == len(facts):
             spread = statistics.stdev(numbers) if len(numbers) > 1 else None
-            found[name] = Value(value=statistics.mean(numbers), spread=spread)
+            own = [number for run in chosen if (number := column.value(run, convention)) is not None]
+            found[name] = Value(value=statistics.mean(own), spread=spread)
     return found
+
+
+def _median_run(table: Table, facts: list[Facts], convention: Convention) -> Facts:
+    """The run whose headline is the median; of an even number, the lower of the two in the middle."""
+    headline = COLUMNS[table.headline]
+    order = sorted(facts, key=lambda run: headline.value(run, convention) or 0.0)
+    return order[(len(order) - 1) // 2]

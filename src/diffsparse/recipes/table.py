@@ -85,7 +85,7 @@ class Table:
     base: str | None = None
     """The row that others are compared with."""
     statistic: Literal["mean", "median"] = "mean"
-    """What a row shows of its runs; the median run is that of the headline."""
+    """What a row shows of its runs; the median run is that of the headline. The spread is that of all runs."""
     whole: dict[str, float] = field(default_factory=dict)
     """Reported cost of the whole network: flops or mult_adds, and params."""
     sizes: dict[str, Size] = field(default_factory=dict)
