@@ -3,6 +3,7 @@
 # make integrations  run the tests of Lightning, transformers, Accelerate and of the examples
 # make fuzz   compact 10,000 random networks and compare outputs (COUNT=..., SEED=..., RECORD=file to go on with)
 # make architectures  compact many half-dead networks, compare, and write the table in docs/compaction.md (PROCESSES=...)
+# make paper  run what is missing of the paper's tables, small, and write docs/paper.md (DATA=folder of the data)
 # make bench  run the benchmarks and write benchmarks/results
 # Each command first sets up .venv with pinned versions, and reuses it until pyproject.toml or constraints.txt change.
 
@@ -14,7 +15,7 @@ READY := $(VENV)/.ready
 export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: demo test lint types pytest integrations fuzz architectures format bench tables docs dist clean
+.PHONY: demo test lint types pytest integrations fuzz architectures format paper bench tables docs dist clean
 .DEFAULT_GOAL := test
 
 $(READY): pyproject.toml constraints.txt
@@ -56,6 +57,10 @@ fuzz: $(READY)
 
 architectures: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.compaction.architectures --write --processes $(PROCESSES)
+
+SIZE ?= small
+paper: $(READY)
+	$(BIN)/diffsparse paper $(TABLES) --size $(SIZE) --jobs $(PROCESSES) $(if $(DATA),--data-root $(DATA))
 
 bench: $(READY)
 	$(BIN)/python -m pip install --quiet --editable ".[bench]"

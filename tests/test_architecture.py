@@ -32,6 +32,7 @@ LINES = [
     {"methods", "training"},
     {"report"},
     {"graphs", "text", "traffic", "wiring"},
+    {"recipes"},
     {"cli", "integrations"},
 ]
 LEVEL = {unit: level for level, line in enumerate(LINES) for unit in line}

@@ -70,7 +70,11 @@ def test_wishes_reach_the_data_set(root: Path) -> None:
     [
         ("mnist", {}, "data set must be one of digits, cifar10, cifar100, imagenet, folder"),
         ("digits", {"image_size": 16}, "digits has images of 8 x 8, got image_size 16"),
-        ("cifar100", {"image_size": 224}, "cifar100 has images of 32 x 32, got image_size 224"),
+        (
+            "cifar100",
+            {"image_size": 224},
+            "cifar100 has images of 32 x 32, or averaged to 16, 8, 4",
+        ),
         ("folder", {"image_size": 0}, "image_size must be a whole number of at least 1, got 0"),
         ("imagenet", {"download": True}, "imagenet cannot be downloaded"),
         ("folder", {"download": True}, "folder cannot be downloaded"),

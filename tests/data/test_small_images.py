@@ -59,6 +59,23 @@ def test_training_statistics_normalise_both_parts(layout: Layout, tmp_path: Path
     assert data.test.normalisation == data.train.normalisation
 
 
+@BOTH
+def test_images_are_averaged_to_a_smaller_size(layout: Layout, tmp_path: Path) -> None:
+    write_cifar(layout, tmp_path)
+    whole, small = open_cifar(layout, tmp_path), open_cifar(layout, tmp_path, size=8)
+    assert small.input_shape == (3, 8, 8)
+    for before, after in ((whole.train, small.train), (whole.test, small.test)):
+        assert isinstance(before, TensorPart)
+        assert isinstance(after, TensorPart)
+        for i, row, column in ((0, 0, 0), (3, 2, 7), (5, 7, 1)):
+            block = before.images[i, :, 4 * row : 4 * row + 4, 4 * column : 4 * column + 4].double()
+            assert torch.allclose(after.images[i, :, row, column].double(), block.mean((1, 2)))
+        assert torch.equal(before.labels, after.labels)
+    assert isinstance(small.train, TensorPart)
+    assert small.train.augmentation is not None
+    assert small.train.augmentation.pad == 1
+
+
 def test_augments_only_if_asked(tmp_path: Path) -> None:
     write_cifar(SMALL10, tmp_path)
     for augment in (True, False):

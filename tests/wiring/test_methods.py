@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import diffsparse as ds
-from diffsparse.methods import Method
+from diffsparse.methods import Method, Sparsifying, choose_method
 from diffsparse.models import create
 from diffsparse.wiring.feature import (
     Wired,
@@ -18,6 +18,7 @@ from diffsparse.wiring.feature import (
     wired_stages,
 )
 from diffsparse.wiring.mobilenet import WiredMobileNet
+from diffsparse.wiring.rules import FixedRandom, Plain, TopK
 from tests.methods.tiny import EXAMPLE, agree, images, train
 
 METHODS: dict[str, Method] = {
@@ -156,3 +157,21 @@ def test_targets_that_make_no_sense(method: type[WiredLargest] | type[WiredRando
         method(target=1.5)
     with pytest.raises(ds.SparsityError, match=r"zeros=0\.99 leaves none of the 8 edges of a stage"):
         method(target=0.99).prepare(net())
+
+
+def test_a_density_gives_each_stage_the_edges_of_a_narrow_mobilenet() -> None:
+    # of the paper's five stages at d = 0.225, from the sizes of MobileNetV1: d^2 (in * out + (groups - 1) * out^2)
+    expected = [104, 1245, 4977, 72991, 79627]
+    net = WiredMobileNet(edges=Plain())
+    for name in ("dnw", "dnw-no-update", "random"):
+        method = choose_method(Sparsifying(method=name, density=0.225), net)
+        assert isinstance(method, WiredLargest | WiredRandom)
+        rule = method.rule()
+        assert isinstance(rule, TopK | FixedRandom)
+        assert [rule.kept_edges(stage.shape) for stage in wired_stages(net)] == expected
+
+
+def test_either_a_target_or_a_density() -> None:
+    for options in ({}, {"target": 0.5, "density": 0.5}):
+        with pytest.raises(ds.SparsityError, match=r"random needs a target, .* or a density"):
+            choose_method(Sparsifying(method="random", **options), WiredMobileNet(width=0.125))

@@ -13,6 +13,7 @@ import diffsparse
 from diffsparse.cli.demo import Demo, TrafficDemo
 from diffsparse.cli.doctor import Doctor
 from diffsparse.cli.model_commands import Compact, Export, Measure
+from diffsparse.cli.paper import Paper
 from diffsparse.cli.tables import Data, Report
 from diffsparse.cli.train import Train, train_defaults
 from diffsparse.errors import SparsityError
@@ -27,6 +28,7 @@ COMMANDS: dict[str, type] = {
     "measure": Measure,
     "export": Export,
     "doctor": Doctor,
+    "paper": Paper,
 }
 
 

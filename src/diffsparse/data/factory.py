@@ -8,7 +8,7 @@ from pathlib import Path
 
 from diffsparse.data.dataset import DataSet
 from diffsparse.data.image_folder import open_folder, open_imagenet
-from diffsparse.data.small_images import CIFAR10, CIFAR100, SHAPE, open_cifar, open_digits
+from diffsparse.data.small_images import CIFAR10, CIFAR100, open_cifar, open_digits
 from diffsparse.errors import SparsityError
 from diffsparse.registry import Registry
 
@@ -85,7 +85,7 @@ def open_data(
         name: one of `names()`.
         root: the folder that holds it, by default the variable DIFFSPARSE_DATA. The digits need none.
         augment: whether training images are changed at random, if the data set can do so.
-        image_size: width and height of inputs made from image files, by default 224.
+        image_size: width and height of inputs made from image files, by default 224; CIFAR images are averaged to it.
         download: whether to download CIFAR if it is missing.
         network: the name of the network that will learn from it, for folders that hold data for several tasks.
 
@@ -113,8 +113,10 @@ _CIFAR = {layout.name: layout for layout in (CIFAR10, CIFAR100)}
 
 
 def _cifar(request: DataRequest) -> DataSet:
-    request.check_size(SHAPE[-1])
-    return open_cifar(_CIFAR[request.name], request.folder(), augment=request.augment, fetch=request.download)
+    layout = _CIFAR[request.name]
+    return open_cifar(
+        layout, request.folder(), augment=request.augment, fetch=request.download, size=request.image_size
+    )
 
 
 def _images(open_images: Callable[..., DataSet], request: DataRequest) -> DataSet:

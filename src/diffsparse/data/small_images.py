@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from diffsparse.data.archive import Archive, locate
@@ -16,6 +17,8 @@ TEST_FRACTION = 0.25
 SPLIT_SEED = 0
 SHAPE = (3, 32, 32)
 PIXELS = 3 * 32 * 32
+SIZES = (32, 16, 8, 4)
+"""Widths of CIFAR images: their own, and those that whole blocks of pixels are averaged to."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,17 +74,30 @@ CIFAR100 = Layout(
 )
 
 
-def open_cifar(layout: Layout, root: Path, *, augment: bool = True, fetch: bool = False) -> DataSet:
+def open_cifar(
+    layout: Layout, root: Path, *, augment: bool = True, fetch: bool = False, size: int | None = None
+) -> DataSet:
     """The data set under `root`, normalised by the statistics of its training images.
 
-    `augment` shifts training images by up to 4 pixels and mirrors half of them; `fetch` downloads missing files.
+    `augment` shifts training images by up to an eighth of their width and mirrors half of them; `fetch` downloads
+    missing files; `size` averages blocks of pixels, so that images become smaller.
     """
+    size = SHAPE[-1] if size is None else size
+    if size not in SIZES:
+        others = ", ".join(map(str, SIZES[1:]))
+        raise SparsityError(f"{layout.name} has images of 32 x 32, or averaged to {others}; got image_size {size}")
     folder = locate(layout.archive, root, fetch=fetch)
     classes = _read_names(folder / layout.names_file, layout.label_values[-1])
-    parts = [_read(folder / file, layout.train_records, layout.label_values) for file in layout.train_files]
+    files = [(file, layout.train_records) for file in layout.train_files] + [(layout.test_file, layout.test_records)]
+    *parts, test = [_averaged(_read(folder / file, count, layout.label_values), size) for file, count in files]
     images, labels = map(torch.cat, zip(*parts, strict=True))
-    test = _read(folder / layout.test_file, layout.test_records, layout.label_values)
-    return _data_set(layout.name, (images, labels), test, classes, ShiftAndFlip(pad=4) if augment else None)
+    return _data_set(layout.name, (images, labels), test, classes, ShiftAndFlip(pad=size // 8) if augment else None)
+
+
+def _averaged(part: Batch, size: int) -> Batch:
+    """The images of a file at `size` pixels."""
+    images, labels = part
+    return (images if size == SHAPE[-1] else F.avg_pool2d(images.float(), SHAPE[-1] // size), labels)
 
 
 def _read(path: Path, records: int, label_values: tuple[int, ...]) -> tuple[Tensor, Tensor]:

@@ -48,6 +48,8 @@ class Sparsifying:
     target: float | None = None
     """Share of zero channels, or edges of a wired network, to aim at, in the place of a cost. Slimming, torch-pruning,
     dnw, dnw-no-update and random remove exactly that share; the others steer lambda."""
+    density: float | None = None
+    """For dnw, dnw-no-update and random, in the place of a target: keep as many edges as MobileNetV1 of this width."""
     retrain_epochs: int | None = None
     """Epochs after slimming and torch-pruning have cut; by default as many as before."""
     like: Path | None = None
@@ -69,6 +71,8 @@ class Sparsifying:
             require_number("start", self.start)
         if self.target is not None:
             require_number("target", self.target, above=0, high=1)
+        if self.density is not None:
+            require_number("density", self.density, above=0, high=1)
         if self.rgf is not None:
             require_number("rgf", self.rgf, above=0)
         if self.retrain_epochs is not None:

@@ -144,7 +144,7 @@ class Recipe:
     download: bool = False
     """Whether to download the data if it is missing and has a public address."""
     image_size: int | None = None
-    """Width and height of inputs that are made from image files."""
+    """Width and height of inputs that are made from image files, or that CIFAR images are averaged to (16, 8, 4)."""
     augment: bool = True
     """Whether training images are shifted and flipped, where that suits the data."""
     epochs: int = 30

@@ -129,6 +129,7 @@ class _Run(RunContext):
             "headline": objective.headline,
             "higher_is_better": objective.higher_is_better,
             "network": name,
+            "data": {"train": len(self.data.train), "outputs": self.data.num_outputs},
             "strength": self._last_strength(),
             "asked": asked_costs(method),
             "zeros": _share(small.removed) | {"kinds": {kind: _share(count) for kind, count in small.kinds.items()}},

@@ -84,41 +84,42 @@ class WiredProximal(Wired, Proximal):
 
 @dataclass(frozen=True, kw_only=True)
 class WiredCount(Wired):
-    """Every stage has the same share `target` of edges that are zero, throughout training."""
+    """The number of edges stays the same throughout training.
 
-    target: float
+    Either every stage has the same share `target` of edges that are zero, or each has as many edges as MobileNetV1 of
+    width `density`.
+    """
 
-    options = frozenset({"target"})
+    target: float | None = None
+    density: float | None = None
+
+    options = frozenset({"target", "density"})
 
     def __post_init__(self) -> None:
-        require_number("target", self.target, low=0, high=1)
+        if self.target is not None:
+            require_number("target", self.target, low=0, high=1)
 
     @classmethod
     def check(cls, settings: Sparsifying) -> None:
         super().check(settings)
-        if settings.target is None:
-            raise SparsityError(f"{settings.method} needs a target, the share of edges that are zero")
-
-    @classmethod
-    def from_settings(cls, settings: Sparsifying) -> Method:
-        assert settings.target is not None
-        return cls(target=settings.target)
+        if (settings.target is None) == (settings.density is None):
+            needs = f"{settings.method} needs a target, the share of edges that are zero, or a density"
+            raise SparsityError(needs if settings.target is None else f"{needs}; give one of them")
 
 
 @dataclass(frozen=True, kw_only=True)
 class WiredLargest(WiredCount):
-    """Discovering Neural Wirings: each pass uses the largest edges of a stage; the share `target` of them is unused."""
+    """Discovering Neural Wirings: each pass uses the largest edges of a stage, the others are unused."""
 
     update: bool = True
     """Whether unused edges get a gradient too."""
 
     @classmethod
     def from_settings(cls, settings: Sparsifying) -> Method:
-        assert settings.target is not None
-        return cls(target=settings.target, update=settings.method == "dnw")
+        return cls(target=settings.target, density=settings.density, update=settings.method == "dnw")
 
     def rule(self) -> EdgeRule:
-        return TopK(zeros=self.target, update=self.update)
+        return TopK(zeros=self.target, density=self.density, update=self.update)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,7 +127,7 @@ class WiredRandom(WiredCount):
     """A random graph that stays: every stage draws as many edges as `WiredLargest` would keep, and trains these."""
 
     def rule(self) -> EdgeRule:
-        return FixedRandom(zeros=self.target)
+        return FixedRandom(zeros=self.target, density=self.density)
 
 
 class WiringReport(RunReport):
