@@ -11,11 +11,12 @@ from diffsparse.compaction.analyse import Analysis
 from diffsparse.compaction.apply import shrink_in_place, write_plan_tensors
 from diffsparse.compaction.graph import Graph
 from diffsparse.compaction.materialise import materialise
+from diffsparse.compaction.numbers_used import OtherNumbersError
 from diffsparse.compaction.plan import Kept, Plan
 from diffsparse.compaction.planner import make_plan
 from diffsparse.compaction.rules.attention import Attention
 from diffsparse.compaction.rules.contraction import Contraction
-from diffsparse.compaction.stated import stated_widths
+from diffsparse.compaction.stated import Stated, stated_widths
 from diffsparse.compaction.verify import Trials
 from diffsparse.compaction.widening import Widening
 from diffsparse.errors import SparsityError
@@ -62,8 +63,7 @@ def first_exact(
     problems: list[Exception] = []
     plans: list[Plan] = []
     insists_on_heads = False
-    attempts = [_HEADS, *_ATTEMPTS] if has_heads(graph) else [*_ATTEMPTS]
-    for attempt in attempts:
+    for attempt in _attempts(model, graph, trials, problems):
         if plans:
             # the failed attempt has cut the recorded model
             small = materialise(model).eval()
@@ -86,16 +86,22 @@ def first_exact(
             # the user's own code runs here, and may raise anything at an unexpected width
             if "heads" in attempt:
                 insists_on_heads = True
-                continue
-            problems.append(error)
-            if len(problems) == 1 and (stated := stated_widths(materialise(model).eval(), trials.run_example)):
-                # widths that code reads stay; with that, everything is tried once more
-                again = [_HEADS] if has_heads(graph) and not insists_on_heads else []
-                attempts.extend({**each, "stated": stated} for each in (*again, *_ATTEMPTS))
-                del attempts[attempts.index(attempt) + 1 : -len(_ATTEMPTS) - len(again)]
+            else:
+                problems.append(error)
     exact = _unchanged(model, plans[0], trials, problems)
     _refuse_kept(exact.plan, strict)
     return exact
+
+
+def _attempts(model: nn.Module, graph: Graph, trials: Trials, problems: list[Exception]) -> Iterator[dict[str, Any]]:
+    """All of them; after one that made code use other numbers, all with the widths kept that it reads from layers."""
+    attempts = (_HEADS, *_ATTEMPTS) if has_heads(graph) else _ATTEMPTS
+    stated: Stated | None = None
+    for attempt in attempts:
+        yield attempt
+        if stated is None and problems and isinstance(problems[-1], OtherNumbersError):
+            stated = stated_widths(materialise(model).eval(), trials.run_example)
+            yield from ({**each, "stated": stated} for each in attempts if stated)
 
 
 def _refuse_kept(plan: Plan, strict: bool) -> None:

@@ -29,6 +29,10 @@ def numbers_of(graph: Graph) -> Numbers:
     )
 
 
+class OtherNumbersError(SparsityError):
+    """A compact model computes with numbers that the original does not use."""
+
+
 class NumbersUsed(TorchFunctionMode):
     """Counts the numbers while a model runs within it."""
 
@@ -53,7 +57,7 @@ class NumbersUsed(TorchFunctionMode):
             same = next((other for other in left if _close(used, other, tolerance)), None)
             if same is None:
                 op, *numbers = used
-                raise SparsityError(
+                raise OtherNumbersError(
                     f"the code of the model computes with the widths of its tensors: {op} is given "
                     f"{', '.join(f'{number:.6g}' for number in numbers)}, which the original is not"
                 )

@@ -1,7 +1,6 @@
 """`compact`: from a gated model to a smaller one that computes the same."""
 
 import warnings
-from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -194,14 +193,13 @@ def _constant_output(model: nn.Module, graph: Graph, answer: Any) -> str:
     if graph.constant:
         return f"the output of {name} no longer depends on its input: every path through it is dead"
     keys: list[str] = list(map(str, range(len(graph.results))))
-    if isinstance(answer, Mapping):
+    if isinstance(answer, dict):
         keys = [str(key) for key, part in answer.items() for _ in tensors_in(part)]
     named = zip(keys, graph.results, strict=True)
     dead = [repr(key) for key, value in named if value.depends_on_input and is_constant(value)]
     if not dead:
         return ""
-    which = f"output {dead[0]}" if len(dead) == 1 else f"outputs {', '.join(dead)}"
-    return f"{which} of {name}: no longer depends on its input, every path to it is dead"
+    return f"of what {name} returns, {', '.join(dead)} no longer depends on the input: every path to it is dead"
 
 
 def _reads_of_data(model: nn.Module, graph: Graph) -> str:
