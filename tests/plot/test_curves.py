@@ -60,6 +60,13 @@ def test_history_counts_macs_where_there_are_no_shares() -> None:
     assert not any(label.startswith("budget") for label in lines(figure.axes[0]))
 
 
+def test_history_of_a_run_that_was_asked_for_latency() -> None:
+    records = [{**record, "latency_share": 0.6} for record in log()]
+    figure = ds.plot.history(replace(run(asked={"latency": 0.7}), log=tuple(records)))
+    assert lines(figure.axes[0])["latency"][1] == [0.6] * 8
+    assert lines(figure.axes[0])["budget: 0.7 of latency"][1] == [0.7, 0.7]
+
+
 def test_history_of_a_budget() -> None:
     budget = trained_budget()
     (axes,) = ds.plot.history(budget).axes

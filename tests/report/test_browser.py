@@ -180,6 +180,15 @@ def test_one_run_alone_has_no_overview(browser: Browser, tmp_path: Path) -> None
     assert browser.problems == []
 
 
+def test_a_budget_of_latency_has_its_curve(browser: Browser, tmp_path: Path) -> None:
+    path, records = tmp_path / "latency.html", tuple({**epoch, "latency_share": 0.6} for epoch in log())
+    write_report(path, [RunRecord(name="fast", result=result() | {"asked": {"latency": 0.7}}, log=records)])
+    browser.problems.clear()
+    browser.open(path)
+    assert texts(browser, "#cost-curve .legend span") == ["MACs", "parameters", "latency", "budget 70.0% of latency"]
+    assert browser.problems == []
+
+
 def test_results_of_earlier_versions_are_shown_as_far_as_they_go(browser: Browser, tmp_path: Path) -> None:
     path, old = tmp_path / "old.html", result()
     for key in ("layers", "latency", "headline", "environment"):

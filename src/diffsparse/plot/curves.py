@@ -6,15 +6,16 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from diffsparse.errors import SparsityError
 from diffsparse.plot.picture import blank_figure
-from diffsparse.plot.theme import BLUE, GREEN, ORANGE, SERIES, dressed, plain_frame, theme
+from diffsparse.plot.theme import BLUE, GREEN, ORANGE, PURPLE, SERIES, dressed, plain_frame, theme
 from diffsparse.records import RunRecord, read_run
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Run: TypeAlias = str | os.PathLike[str] | RunRecord
-NAMES = {"macs": "MACs", "params": "parameters", "bytes": "bytes"}
-COLOURS = {"macs": BLUE, "params": GREEN, "bytes": ORANGE}
+NAMES = {"macs": "MACs", "params": "parameters", "bytes": "bytes", "latency": "latency"}
+COLOURS = {"macs": BLUE, "params": GREEN, "bytes": ORANGE, "latency": PURPLE}
+COUNTED = ("macs", "params", "bytes")
 MARKERS = "osD^vP*X"
 MOST_LABELS = 25
 
@@ -117,12 +118,12 @@ def moments(run: RunRecord) -> list[tuple[float, str]]:
 
 
 def _drawn(limits: Mapping[str, float]) -> list[str]:
-    """The costs to draw; bytes go with parameters, and only show where they are asked for."""
-    return [name for name in NAMES if name != "bytes" or name in limits]
+    """The costs to draw: MACs and parameters, and others where they are asked for."""
+    return [name for name in NAMES if name in ("macs", "params") or name in limits]
 
 
 def _share(record: Mapping[str, Any], name: str, plain: Mapping[str, Any]) -> float | None:
-    if f"{name}_share" in record:
+    if record.get(f"{name}_share") is not None:
         return float(record[f"{name}_share"])
     return None if record.get(name) is None or not plain.get(name) else float(record[name]) / float(plain[name])
 
@@ -158,8 +159,8 @@ def trade_off(runs: Sequence[Run], *, cost: str = "macs", dark: bool = False) ->
 
     Needs the `report` extra.
     """
-    if cost not in NAMES:
-        raise SparsityError(f"cost must be one of {', '.join(NAMES)}, got {cost!r}")
+    if cost not in COUNTED:
+        raise SparsityError(f"cost must be one of {', '.join(COUNTED)}, got {cost!r}")
     records = [_read(run) for run in ([runs] if isinstance(runs, str | os.PathLike | RunRecord) else runs)]
     if not records:
         raise SparsityError("give the folders of one or more finished runs")

@@ -4,7 +4,7 @@ import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from diffsparse.plot.curves import epochs_in_a_row, moments
+from diffsparse.plot.curves import NAMES, epochs_in_a_row, moments
 from diffsparse.records import RunRecord
 from diffsparse.report.cells import result_cells
 from diffsparse.training import Recipe
@@ -16,7 +16,7 @@ DIGITS = 5
 """Of numbers in curves, which are to be seen."""
 NOISY = 0.5
 """Distance between the quartiles of times, as a share of the median, above which they tell little."""
-CURVES = ("train_loss", "validation_loss", "test_loss", "macs_share", "params_share", "bytes_share")
+CURVES = ("train_loss", "validation_loss", "test_loss", *(f"{name}_share" for name in NAMES))
 LABELS = {"mape": "MAPE, %", "nats_per_token": "nats per token"}
 
 

@@ -42,10 +42,11 @@ function layersOf(run) {
 }
 function drawCurves() {
   const run = state.run;
-  const shares = { macs: "MACs", params: "parameters", bytes: "bytes" }, colour = { macs: COLOURS[0], params: COLOURS[2], bytes: COLOURS[1] };
+  const shares = { macs: "MACs", params: "parameters", bytes: "bytes", latency: "latency" };
+  const colour = { macs: COLOURS[0], params: COLOURS[2], bytes: COLOURS[1], latency: COLOURS[3] };
   lineChart("cost-curve", {
     title: "Cost, share of the whole network", epochs: run.curve.epochs, moments: run.curve.moments, format: (share) => percent(share, 0), label: percent, high: 1.05,
-    series: Object.keys(shares).filter((key) => key !== "bytes" || key in run.asked).map((key) => ({ name: shares[key], values: run.curve.series[key + "_share"] || [], colour: colour[key] })),
+    series: Object.keys(shares).filter((key) => key === "macs" || key === "params" || key in run.asked).map((key) => ({ name: shares[key], values: run.curve.series[key + "_share"] || [], colour: colour[key] })),
     limits: Object.entries(run.asked).map(([key, value]) => ({ name: `budget ${percent(value)} of ${shares[key]}`, value, colour: colour[key] })),
   });
   const losses = ["train_loss", "validation_loss", "test_loss"];
