@@ -9,7 +9,7 @@ import torch
 import diffsparse as ds
 from diffsparse.cli.main import main
 from diffsparse.training import Recipe, Sparsifying, train
-from diffsparse.training.recorded import read_run
+from diffsparse.training.recorded import open_run
 from tests.training.conftest import data as data
 from tests.training.examples import NET
 
@@ -32,7 +32,7 @@ def test_a_folder_stands_for_its_model(runs: Path, capsys: pytest.CaptureFixture
     assert figures["other"]["macs"] == result["cost"]["compact"]["macs"]
     for name in ("gated", "budget"):
         main(["compact", name, "--fold", "--output", f"{name}.safetensors"])
-        run = read_run(runs / name)
+        run = open_run(runs / name)
         x = torch.randn(3, *run.data.input_shape)
         folded, small = (
             ds.load(f, run.fresh()).eval() for f in (f"{name}.safetensors", run.file("compact.safetensors"))
@@ -51,7 +51,7 @@ def test_export_of_a_run(runs: Path, capsys: pytest.CaptureFixture[str]) -> None
     x = torch.randn(3, 1, 6, 6)
     (got,) = session.run(["logits"], {"image": x.numpy()})
     with torch.no_grad():
-        expected = ds.load(runs / "budget" / "compact.safetensors", read_run(runs / "budget").fresh()).eval()(x)
+        expected = ds.load(runs / "budget" / "compact.safetensors", open_run(runs / "budget").fresh()).eval()(x)
     assert torch.allclose(expected, torch.from_numpy(got), atol=1e-4)
 
 

@@ -20,7 +20,7 @@ from diffsparse.export import export_onnx
 from diffsparse.files import write_json
 from diffsparse.measuring import by_layer, measure
 from diffsparse.models.factory import find_factory, make_named, names, parse_arguments
-from diffsparse.training.recorded import RecordedRun, is_run, read_run
+from diffsparse.training.recorded import RecordedRun, is_run, open_run
 from diffsparse.training.run import COMPACT, TRAINED
 
 NO_ARGUMENTS = "{}"
@@ -52,7 +52,7 @@ class Target:
             return None
         if self.arguments != NO_ARGUMENTS:
             raise SparsityError(f"--arguments is for a class; the run in '{path}' knows its own")
-        return read_run(path)
+        return open_run(path)
 
     def check(self, **outputs: Path | None) -> None:
         """Raise before any work if an option is wrong or an output, by the name of its option, cannot be written."""

@@ -46,7 +46,7 @@ def is_run(path: Path) -> bool:
     return RunFolder(path).config.is_file()
 
 
-def read_run(path: Path) -> RecordedRun:
+def open_run(path: Path) -> RecordedRun:
     """The run in the folder `path`; raises if there is none, or if its data is not where it was."""
     folder = RunFolder(path)
     if not folder.config.is_file():
