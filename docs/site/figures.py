@@ -10,7 +10,7 @@ from torch import nn
 
 import diffsparse as ds
 from diffsparse.models import PreResNet
-from diffsparse.plot import blank_figure, draw_widths, layer_widths, save_picture
+from diffsparse.plot import blank_figure, save_picture
 from diffsparse.testing import zero_channels
 
 if TYPE_CHECKING:
@@ -19,12 +19,7 @@ if TYPE_CHECKING:
 
 FIGURES = tables.ROOT / "docs" / "figures"
 OURS, GREY = "#4477aa", "#999999"
-PEERS = {"slimming": "#cc6677", "torch-pruning, magnitude": "#aa3377", "uniform, from scratch": "#228833"}
-NAMES = {
-    "slimming": "Network Slimming",
-    "torch-pruning, magnitude": "Torch-Pruning",
-    "uniform, from scratch": "narrow from scratch",
-}
+COLOURS = ("#cc6677", "#aa3377", "#228833")
 
 
 def _axes(title: str, x: str, y: str, height: float = 3.2) -> "tuple[Figure, Axes]":
@@ -48,7 +43,8 @@ def tradeoff() -> "Figure":
     assert whole is not None
     axes.axhline(100 * whole["accuracy"], color=GREY, linestyle="--", linewidth=1, label="whole network")
     methods: dict[str, tuple[tuple[str, ...], str, float]] = {"diffsparse": (tables.OURS, OURS, 2.5)}
-    methods |= {NAMES[name]: ((name,), colour, 1.2) for name, colour in PEERS.items()}
+    for (title, name), colour in zip(tables.PEERS.items(), COLOURS, strict=True):
+        methods[title] = ((name,), colour, 1.2)
     for title, (names, colour, width) in methods.items():
         found = [row for share in tables.costs(rows) if (row := tables.find(rows, names, share))]
         x, y = ([100 * row[key] for row in found] for key in ("macs", "accuracy"))
@@ -104,8 +100,7 @@ def widths() -> "Figure":
         if isinstance(norm, nn.BatchNorm2d):
             dead = torch.randperm(norm.num_features)[: norm.num_features // 2]
             zero_channels(norm, dead.tolist())
-    small = ds.compact(model.eval(), torch.randn(1, 1, 8, 8))
-    return draw_widths({"whole": layer_widths(model), "compact": layer_widths(small.model)})
+    return ds.compact(model.eval(), torch.randn(1, 1, 8, 8)).plot()
 
 
 DRAWN: dict[str, "Callable[[], Figure]"] = {

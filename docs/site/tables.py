@@ -17,7 +17,7 @@ OURS = ("budget", "budget, due=0.3")
 """Names of our method in the results; the first that has runs for a cost is shown."""
 PEERS = {
     "Network Slimming, cut and retrained": "slimming",
-    "Torch-Pruning, by magnitude": "torch-pruning, magnitude",
+    "Torch-Pruning, by magnitude": "torch-pruning, magnitude, same share of each layer",
     "uniformly narrow, from scratch": "uniform, from scratch",
 }
 GUIDE = {
@@ -26,7 +26,13 @@ GUIDE = {
     "budget, due=0.3": "budget, `due=0.3`",
     "slimming": "slimming",
     "slimming, ranked by scale / cost": "slimming, ranked by scale / cost",
-    "torch-pruning, magnitude": "Torch-Pruning, by magnitude",
+    "slimming, restarted": "slimming, learning rate restarted",
+    "gates, l1, fixed lambda, trim": "gates with l1 and a fixed lambda, trimmed",
+    "torch-pruning, magnitude, same share of each layer": "Torch-Pruning, magnitude, the same share of each layer",
+    "torch-pruning, magnitude": "Torch-Pruning, magnitude over all layers",
+    "torch-pruning, bn scale": "Torch-Pruning, scales of batch norms",
+    "torch-pruning, group norm": "Torch-Pruning, group norm",
+    "the learned architecture, from scratch": "the learned architecture, from scratch",
     "proximal l1": "proximal l1",
     "uniform, from scratch": "uniformly narrow, from scratch",
 }
