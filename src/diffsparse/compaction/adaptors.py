@@ -105,7 +105,7 @@ def _picked(given: Tensor, dim: int, index: Tensor) -> Tensor:
 
 def _is_channels_last(given: Tensor, dim: int) -> bool:
     """Whether memory has the channels last; compilers and exporters lay out memory by themselves."""
-    if given.is_contiguous() or torch.compiler.is_compiling() or torch.jit.is_tracing():
+    if given.is_contiguous() or torch.compiler.is_compiling() or torch._C._get_tracing_state():
         return False
     return given.movedim(dim, -1).is_contiguous()
 
