@@ -95,16 +95,24 @@ def first_of_run(chosen: list[int]) -> int | None:
 
 def _picked(given: Tensor, dim: int, index: Tensor) -> Tensor:
     """Channels by their index; memory stays channels last if it was."""
-    if given.is_contiguous() or not (last := given.movedim(dim, -1)).is_contiguous():
+    if not _is_channels_last(given, dim):
         return given.index_select(dim, index)
     # as a matrix, which is several times faster
+    last = given.movedim(dim, -1)
     rows = last.reshape(-1, last.shape[-1]).index_select(1, index)
     return rows.view(*last.shape[:-1], -1).movedim(-1, dim)
 
 
+def _is_channels_last(given: Tensor, dim: int) -> bool:
+    """Whether memory has the channels last; compilers and exporters lay out memory by themselves."""
+    if given.is_contiguous() or torch.compiler.is_compiling() or torch._C._get_tracing_state():
+        return False
+    return given.movedim(dim, -1).is_contiguous()
+
+
 def _like(given: Tensor, part: Tensor, dim: int) -> Tensor:
     """A slice of `given` with memory of its own, channels last if that of `given` is."""
-    if given.is_contiguous() or not given.movedim(dim, -1).is_contiguous():
+    if not _is_channels_last(given, dim):
         return part.contiguous()
     return part.movedim(dim, -1).contiguous().movedim(-1, dim)
 

@@ -98,20 +98,21 @@ def feeds_of(session: Any, example: Example) -> dict[str, Any]:
 
 def onnx_call(model: nn.Module, example: Example) -> Callable[[], Any]:
     """Runs `model`, which is in eval mode, on the example by onnxruntime, with as many threads as torch has."""
-    session = session_of(_quick_graph(model, example), torch.get_num_threads())
+    threads = torch.get_num_threads()
+    try:
+        session = session_of(_traced_graph(model, example), threads)
+    except Exception:
+        # the tracer refuses some operators, mistakes others, and raises errors of many kinds
+        session = session_of(onnx_graph(model, example, {}), threads)
     return partial(session.run, None, feeds_of(session, example))
 
 
-def _quick_graph(model: nn.Module, example: Example) -> bytes:
-    """The graph for the sizes of the example, traced where that works: that takes a twentieth of the time."""
+def _traced_graph(model: nn.Module, example: Example) -> bytes:
+    """The graph for the sizes of the example, traced: that takes a twentieth of the time."""
     file: Any = io.BytesIO()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        try:
-            torch.onnx.export(model, example.args, file, kwargs=example.kwargs or None, dynamo=False)
-        except Exception:
-            # the tracer refuses some operators, and raises errors of many kinds
-            return onnx_graph(model, example, {})
+        torch.onnx.export(model, example.args, file, kwargs=example.kwargs or None, dynamo=False)
     return cast(bytes, file.getvalue())
 
 
