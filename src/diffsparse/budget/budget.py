@@ -54,16 +54,16 @@ class Budget:
         macs, params, bytes: what the network may cost: a share of the whole one (above 0, up to 1) or, above 1, a
             number; of MACs for one sample. If several are given, all hold.
         steps: how often `step` will be called in the whole run.
-        due: the share of the steps after which the cost is reached; by default half of them, or a twentieth if gates on
-            heads, neurons or channels without a batch norm start at their importance, as in a trained model.
+        due: the share of the steps after which the cost is reached; by default half of them, or a twentieth in a
+            network without batch norms whose gates start at the importance of their entries, because it is trained.
         shrinks: in how many steps the network becomes small, evenly until it is due; with more than one, the first part
             of the run gets faster too. Gates live on in between; what is gone does not come back.
         only: the gates to steer, chosen as for a `Penalty`. Others keep their values, and become part of the network
             with them when it is made small. So do gates that are frozen (`requires_grad` of beta) when this is called.
         pressure: a norm, such as `ds.L1()`, presses on gates; by default the pressure is on thresholds.
         strength: lambda of the pressure at first, before it is steered; 0 leaves everything to the shifts.
-        weighted: whether pressure and shifts are in proportion to what an entry costs; by default on batch norms, and
-            not on heads, neurons and channels without one, which die by their importance alone.
+        weighted: whether pressure and shifts are in proportion to what an entry costs; by default if some gates
+            are on batch norms. Heads and neurons of networks without them die by their importance alone.
 
     Example:
         >>> import torch, diffsparse as ds
@@ -116,7 +116,8 @@ class Budget:
         self._pressure = Pressure(entries, pressure, require_number("strength", strength, low=0))
         self._costs = CostModel(self.model, self.example, entries)
         limits = Limits.asked({"macs": macs, "params": params, "bytes": bytes}, self._costs.whole, self._costs.samples)
-        self._steering = Steering(entries, self._costs, limits, self._exact, weighted=weighted)
+        by_cost = not entries.keep_sizes if weighted is None else weighted
+        self._steering = Steering(entries, self._costs, limits, self._exact, weighted=by_cost)
         self._steering.check_reachable()
         shares = self._steering.limits.shares(self._costs.whole)
         self._made_for = {"steps": steps, "due": self.due, "shrinks": sorted(self._shrinks_at), "limits": shares}
