@@ -59,16 +59,16 @@ class Budget:
         latency: what the network may take on the example, as a share of the whole one's time on this machine. Layers
             are timed when the budget is made, unless a table of latencies has them.
         steps: how often `step` will be called in the whole run.
-        due: the share of the steps after which the cost is reached; by default half of them, or a twentieth if gates on
-            heads, neurons or channels without a batch norm start at their importance, as in a trained model.
+        due: the share of the steps after which the cost is reached; by default half of them, or a twentieth in a
+            network without batch norms whose gates start at the importance of their entries, because it is trained.
         shrinks: in how many steps the network becomes small, evenly until it is due; with more than one, the first part
             of the run gets faster too. Gates live on in between; what is gone does not come back.
         only: the gates to steer, chosen as for a `Penalty`. Others keep their values, and become part of the network
             with them when it is made small. So do gates that are frozen (`requires_grad` of beta) when this is called.
         pressure: a norm, such as `ds.L1()`, presses on gates; by default the pressure is on thresholds.
         strength: lambda of the pressure at first, before it is steered; 0 leaves everything to the shifts.
-        weighted: whether pressure and shifts are in proportion to what an entry costs; by default on batch norms, and
-            not on heads, neurons and channels without one, which die by their importance alone.
+        weighted: whether pressure and shifts are in proportion to what an entry costs; by default if some gates
+            are on batch norms. Heads and neurons of networks without them die by their importance alone.
         table: of latencies, or the file that holds it; by default a file in your cache.
 
     Example:
@@ -126,7 +126,8 @@ class Budget:
         clock = None if latency is None else Clock.of(self.model, self.example, latency, table)
         self._costs = CostModel(self.model, self.example, entries, None if clock is None else clock.table)
         limits = Limits.asked(asked, self._costs.whole, self._costs.samples)
-        self._steering = Steering(entries, self._costs, limits, self._exact, clock, weighted=weighted)
+        by_cost = not entries.keep_sizes if weighted is None else weighted
+        self._steering = Steering(entries, self._costs, limits, self._exact, clock, weighted=by_cost)
         self._steering.check_reachable()
         shares = self._steering.limits.shares(self._costs.whole)
         self._made_for = {"steps": steps, "due": self.due, "shrinks": sorted(self._shrinks_at), "limits": shares}

@@ -40,17 +40,16 @@ class GateEntries:
         self.count = len(self.group)
         self.starts = np.cumsum(self.sizes) - self.sizes
         """First entry of each group."""
-        groups = [(gate.keeps_sizes, gate.alpha.numel() // gate.group_size) for gate in self.gates.values()]
-        self.keeps_sizes = np.array([keeps for keeps, count in groups for _ in range(count)], bool)
-        """Groups of gates that no batch norm makes up for: heads, neurons, and channels without one."""
+        self.keep_sizes = all(gate.keeps_sizes for gate in self.gates.values())
+        """Whether no gate is on a batch norm: all are on heads, neurons, and channels without one."""
         self.immortal = self.sizes[self.group] == 1
         """Entries that are alone in their group, whose threshold they never reach."""
 
     @property
     def know_importance(self) -> bool:
-        """Whether entries that no batch norm makes up for differ, as in a trained model, so that they can be ranked."""
-        sizes = [gate.magnitudes() for gate in self.gates.values() if gate.keeps_sizes]
-        return any(bool((rows.max(-1).values > 1.001 * rows.min(-1).values).any()) for rows in sizes)
+        """Whether entries of a network without batch norms differ, as in a trained one, so that they can be ranked."""
+        sizes = [gate.magnitudes() for gate in self.gates.values()]
+        return self.keep_sizes and any(bool((rows.amax(-1) > 1.001 * rows.amin(-1)).any()) for rows in sizes)
 
     def mask(self, chosen: Mapping[str, list[int]]) -> Mask:
         """True for the chosen entries of each gate, given by its name."""

@@ -34,8 +34,7 @@ class Steering:
         limits: the final ones.
         exact: makes an exact count for the model as it is now; slow.
         clock: measures what a network takes; None if there is no limit for that.
-        weighted: whether thresholds move in proportion to what an entry of their group costs; None where gates are on
-            batch norms only.
+        weighted: whether thresholds move in proportion to what an entry of their group costs.
     """
 
     def __init__(
@@ -46,7 +45,7 @@ class Steering:
         exact: Callable[[], Exact],
         clock: Clock | None,
         *,
-        weighted: bool | None,
+        weighted: bool,
     ) -> None:
         self.entries, self.costs, self.limits = entries, costs, limits
         self._exact, self._clock, self._weighted = exact, clock, weighted
@@ -60,15 +59,12 @@ class Steering:
 
     def group_weights(self, alive: Mask) -> Numbers:
         """What one more entry of each group costs now, for the limit that is hardest to reach; the mean is 1."""
-        alike = (
-            self.entries.keeps_sizes if self._weighted is None else np.full(len(self.entries.sizes), not self._weighted)
-        )
-        if alike.all():
-            return np.ones(len(alike))
+        if not self._weighted:
+            return np.ones(len(self.entries.sizes))
         metric = int(np.argmax(self.costs.cost(alive) / self.limits.numbers))
         marginal = self.costs.marginal(alive, metric)
         by_group = np.bincount(self.entries.group, weights=marginal) / self.entries.sizes
-        return np.where(alike, 1.0, np.maximum(by_group / (marginal.mean() or 1.0), FLOOR))
+        return np.asarray(np.maximum(by_group / (marginal.mean() or 1.0), FLOOR))
 
     def observe(self) -> Numbers:
         """Read the gates; the cost of what lives, by the formula."""
