@@ -1,5 +1,6 @@
 # make demo   train a small gated net on digits and print a table
 # make test   run lint, type checks and tests
+# make integrations  run the tests of Lightning, transformers, Accelerate and of the examples
 # make fuzz   compact 10,000 random networks and compare outputs (COUNT=..., SEED=..., RECORD=file to go on with)
 # make architectures  compact many half-dead networks, compare, and write the table in docs/compaction.md (PROCESSES=...)
 # make paper  run what is missing of the paper's tables, small, and write docs/paper.md (DATA=folder of the data)
@@ -14,7 +15,7 @@ READY := $(VENV)/.ready
 export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: demo test lint types pytest fuzz architectures format paper bench clean
+.PHONY: demo test lint types pytest integrations fuzz architectures format paper bench tables docs dist clean
 .DEFAULT_GOAL := test
 
 $(READY): pyproject.toml constraints.txt
@@ -37,8 +38,12 @@ lint: $(READY)
 types: $(READY)
 	$(BIN)/mypy
 
+HEAVY := src/diffsparse/integrations tests/integrations tests/examples
 pytest: $(READY)
-	$(BIN)/python -m pytest --numprocesses 2
+	$(BIN)/python -m pytest --numprocesses 2 $(HEAVY:%=--ignore %)
+
+integrations: $(READY)
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadscope $(HEAVY)
 
 format: $(READY)
 	$(BIN)/ruff check --fix .
@@ -61,9 +66,24 @@ bench: $(READY)
 	$(BIN)/python -m pip install --quiet --editable ".[bench]"
 	$(BIN)/python benchmarks/gate_overhead.py
 	$(BIN)/python benchmarks/compact_speed.py
+	$(BIN)/python benchmarks/inference_speed.py
 	$(BIN)/python benchmarks/train_throughput.py
 	$(BIN)/python benchmarks/wiring_speed.py
 	$(BIN)/python benchmarks/graph_speed.py
+	$(BIN)/python benchmarks/report_size.py
+	$(BIN)/python benchmarks/import_time.py
+
+tables: $(READY)
+	$(BIN)/python docs/site/tables.py
+	$(BIN)/python docs/site/figures.py
+
+docs: $(READY)
+	$(BIN)/python docs/site/build.py
+
+dist: $(READY)
+	rm -rf dist
+	$(BIN)/python -m build --no-isolation
+	$(BIN)/python -m twine check --strict dist/*
 
 clean:
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis docs/_build dist

@@ -18,6 +18,7 @@ LINES = [
         "functional",
         "module_tree",
         "plain",
+        "records",
         "references",
         "registry",
         "selection",
@@ -26,12 +27,13 @@ LINES = [
     },
     {"gates", "penalties"},
     {"gating", "nn"},
-    {"averaging", "budget", "checkpoint", "compaction", "export", "measuring", "sharding"},
+    {"averaging", "budget", "checkpoint", "compaction", "export", "measuring", "plot", "sharding"},
     {"data", "models", "testing"},
-    {"methods", "plot", "training"},
+    {"methods", "training"},
+    {"report"},
     {"graphs", "text", "traffic", "wiring"},
     {"recipes"},
-    {"cli"},
+    {"cli", "integrations"},
 ]
 LEVEL = {unit: level for level, line in enumerate(LINES) for unit in line}
 FILES = sorted(
@@ -93,7 +95,7 @@ def test_every_unit_has_its_place() -> None:
 
 
 def test_import_is_light() -> None:
-    heavy = "{'sklearn', 'matplotlib', 'transformers', 'onnx', 'tyro', 'rich', 'torch.distributed.nn'}"
+    heavy = "{'sklearn', 'matplotlib', 'transformers', 'lightning', 'onnx', 'tyro', 'rich', 'torch.distributed.nn'}"
     code = f"import sys, diffsparse; print(sorted({heavy} & set(sys.modules)))"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
     assert found == "[]"

@@ -10,7 +10,8 @@ from torch import nn
 
 import diffsparse as ds
 from diffsparse import export
-from diffsparse.models import PreResNet
+from diffsparse.models import PreResNet, ResNet
+from diffsparse.models.postactivation import PostActivationBottleneck
 from diffsparse.testing import zero_channels
 from tests.compaction.nets import randomise
 
@@ -42,6 +43,25 @@ def test_compact_model_with_adaptors_and_any_batch(small: ds.Compacted[PreResNet
     with torch.no_grad():
         expected = small.model.eval()(x)
     assert torch.allclose(expected, torch.from_numpy(got), atol=1e-4)
+
+
+@pytest.mark.parametrize("shift", [0.0, 0.3])
+def test_adaptors_become_cheap_operators(shift: float, tmp_path: Path) -> None:
+    """Zeros that an expand puts back are padded and gathered; other numbers are concatenated and gathered."""
+    onnx = pytest.importorskip("onnx")
+    torch.manual_seed(0)
+    model, x = randomise(ResNet(4, blocks=(3,), width=4)).float(), torch.randn(2, 3, 16, 16)
+    for number, block in enumerate(m for m in model.modules() if isinstance(m, PostActivationBottleneck)):
+        dead = [number, number + 3, number + 7]
+        zero_channels(block.bn3, dead)
+        # another number in each of the dead channels
+        block.bn3.bias.data[dead] = shift * torch.arange(3.0)
+    compacted = ds.compact(model, x)
+    assert any(getattr(action, "expand", None) for action in compacted.plan.layers.values())
+    ds.export_onnx(compacted, x, tmp_path / "small.onnx")
+    operators = {node.op_type for node in onnx.load(tmp_path / "small.onnx").graph.node}
+    assert not {op for op in operators if op.startswith("Scatter")} | operators & {"Transpose"}
+    assert operators >= ({"Concat", "Gather"} if shift else {"Pad", "Gather"})
 
 
 class Nested(nn.Module):
@@ -118,7 +138,7 @@ def test_a_difference_is_an_error_and_leaves_the_old_file(monkeypatch: pytest.Mo
 
 def test_a_graph_that_onnxruntime_refuses(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime")
-    monkeypatch.setattr(export, "_export", lambda *_: b"no graph")
+    monkeypatch.setattr(export, "onnx_graph", lambda *_, **__: b"no graph")
     with pytest.raises(ds.SparsityError, match="onnxruntime does not take the exported graph"):
         ds.export_onnx(nn.Linear(8, 2), TWO, tmp_path / "net.onnx")
     assert not list(tmp_path.iterdir())
@@ -146,3 +166,57 @@ def test_places_that_cannot_be_written(tmp_path: Path) -> None:
         ds.export_onnx(nn.Linear(2, 2), torch.zeros(1, 2), tmp_path)
     with pytest.raises(ds.SparsityError, match="path must be the path of a file, got None"):
         ds.export_onnx(nn.Linear(2, 2), torch.zeros(1, 2), None)  # type: ignore[arg-type]
+
+
+class Pair(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 3)
+
+    def forward(self, tokens: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        marked = self.layer(tokens) * mask[..., None]
+        return marked, marked.mean(1)
+
+
+def shapes(path: Path) -> tuple[dict[str, list[str | int]], int]:
+    """Inputs and outputs of a file with their dimensions, and its opset, read by the onnx package."""
+    onnx = pytest.importorskip("onnx")
+    found = onnx.load(str(path))
+    sizes = {
+        entry.name: [dim.dim_param or dim.dim_value for dim in entry.type.tensor_type.shape.dim]
+        for entry in (*found.graph.input, *found.graph.output)
+    }
+    return sizes, found.opset_import[0].version
+
+
+def test_names_of_inputs_outputs_and_dimensions_and_the_opset(tmp_path: Path) -> None:
+    path, example = tmp_path / "net.onnx", {"mask": torch.ones(2, 5), "tokens": torch.randn(2, 5, 4)}
+    ds.export_onnx(Pair(), example, path, dynamic={0: "batch", 1: "length"}, opset=19)
+    expected = {
+        "mask": ["batch", "length"],
+        "tokens": ["batch", "length", 4],
+        "output_0": ["batch", "length", 3],
+        "output_1": ["batch", 3],
+    }
+    assert shapes(path) == (expected, 19)
+    names = {"input_names": ["which", "what"], "output_names": ["each", "mean"]}
+    ds.export_onnx(Pair(), example, path, **names)
+    sizes, _ = shapes(path)
+    assert sizes == {"which": ["batch", 5], "what": ["batch", 5, 4], "each": ["batch", 5, 3], "mean": ["batch", 3]}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"input_names": ["a"]}, r"input_names must be 2 different names, one per tensor, got \['a'\]"),
+        ({"input_names": ["a", "a"]}, "input_names must be 2 different names"),
+        ({"output_names": "ab"}, "output_names must be 2 different names"),
+        ({"opset": 9}, "PyTorch cannot write opset 9, only 18 or newer"),
+        ({"dynamic": {-1: "x"}}, "an entry of dynamic must be a whole number of at least 0"),
+    ],
+)
+def test_wrong_names_and_opsets_are_refused(options: dict[str, Any], message: str, tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    with pytest.raises(ds.SparsityError, match=message):
+        ds.export_onnx(Pair(), (torch.randn(2, 5, 4), torch.ones(2, 5)), tmp_path / "net.onnx", **options)
+    assert not (tmp_path / "net.onnx").exists()

@@ -4,8 +4,10 @@ import pytest
 import torch
 from torch import nn
 
+from diffsparse.compaction.adaptors import Constant, RaggedConv
 from diffsparse.module_tree import (
     copy_training_flags,
+    layer_widths,
     lazy_tensor,
     modules_by_name,
     replace_modules,
@@ -82,3 +84,23 @@ def test_a_module_is_replaced_wherever_it_is() -> None:
     assert replace_modules(model, {old: new}) is model
     assert model[0] is model[1][1] is new
     assert replace_modules(old, {old: new}) is new
+
+
+def test_widths_of_layers_that_are_there() -> None:
+    net = nn.Sequential(nn.Conv1d(2, 3, 1), nn.BatchNorm1d(3), nn.Sequential(nn.ReLU(), nn.Linear(5, 4)))
+    assert layer_widths(net) == {"0": 3, "2.1": 4}
+    # a computed weight counts, too
+    nn.utils.parametrizations.weight_norm(net[2][1])
+    assert layer_widths(net) == {"0": 3, "2.1": 4}
+
+
+def test_what_stands_for_a_layer_that_is_gone_has_no_width() -> None:
+    gone = Constant(8, 1, None, False)
+    gone.stand_for(nn.Linear(4, 8))
+    assert gone.out_features == 8
+    assert layer_widths(nn.Sequential(gone, nn.Linear(8, 2))) == {"1": 2}
+
+
+def test_groups_of_different_sizes_have_one_width() -> None:
+    conv = nn.Conv2d(4, 6, 1, groups=2)
+    assert layer_widths(nn.Sequential(RaggedConv(conv, [(2, 2), (4, 2)]))) == {"0": 6}

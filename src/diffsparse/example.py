@@ -62,6 +62,20 @@ class Example:
         """The device of the first tensor."""
         return self.tensors[0].device
 
+    def beside(self, model: nn.Module) -> "Example":
+        """The example on a device of `model`: where it is, if `model` has parameters there, or with the first of them.
+
+        Example:
+            >>> Example.of(torch.zeros(2)).beside(nn.Linear(2, 2, device="meta")).device
+            device(type='meta')
+        """
+        devices = [parameter.device for parameter in model.parameters()]
+        if not devices or self.device in devices:
+            return self
+        return Example(
+            **{key: map_tensors(lambda tensor: tensor.to(devices[0]), part) for key, part in vars(self).items()}
+        )
+
     @property
     def samples(self) -> int:
         """The size that every tensor has in dimension 0, usually the batch; 1 if the sizes differ."""
@@ -92,6 +106,11 @@ class Example:
     def __str__(self) -> str:
         named = (f"{key}={_describe(value)}" for key, value in self.kwargs.items())
         return ", ".join([*map(_describe, self.args), *named])
+
+
+def is_mask(tensor: Tensor) -> bool:
+    """Whether it says of each entry of sequences whether it counts: whole numbers of which none is but 0 and 1."""
+    return tensor.dim() == 2 and not tensor.is_floating_point() and bool(((tensor == 0) | (tensor == 1)).all())
 
 
 def tensors_in(thing: Any) -> Iterator[Tensor]:

@@ -47,6 +47,25 @@ def modules_by_name(model: nn.Module) -> dict[str, nn.Module]:
     return found
 
 
+def layer_widths(model: nn.Module) -> dict[str, int]:
+    """Outputs of every convolution, linear layer and other layer with a weight that says how many it has, by name.
+
+    Example:
+        >>> layer_widths(nn.Sequential(nn.Conv2d(3, 8, 3), nn.Flatten(), nn.Linear(8, 2)))
+        {'0': 8, '2': 2}
+    """
+    widths: dict[str, int] = {}
+    for name, module in modules_by_name(model).items():
+        # the last is that of the linear layers of GPT-2
+        sizes = (getattr(module, key, None) for key in ("out_channels", "out_features", "nf"))
+        width = next((size for size in sizes if isinstance(size, int)), None)
+        # not by its value: what stands for a layer that is gone still answers for its weight
+        computed = isinstance(getattr(type(module), "weight", None), property)
+        if width is not None and (computed or module._parameters.get("weight") is not None):
+            widths[name] = width
+    return widths
+
+
 def runs_in_order(module: nn.Module) -> bool:
     """Whether all that the module does is to run its children one after the other."""
     return type(module).forward is nn.Sequential.forward

@@ -301,7 +301,7 @@ def test_more_steps_than_announced_are_warned_of_once() -> None:
 def test_asking_for_the_small_model_too_early_gets_a_sentence() -> None:
     model, x = gated("chain")
     budget = Budget(model, x[:2], macs=0.5, steps=100)
-    with pytest.raises(SparsityError, match="not small yet; it will be after step 50 of 100"):
+    with pytest.raises(SparsityError, match="not small yet; wait for step 50 of 100"):
         _ = budget.small
 
 

@@ -39,7 +39,7 @@ def test_everything_alive_costs_what_the_network_costs() -> None:
     entries = GateEntries(chosen_gates(model, None))
     costs = CostModel(model, Example.of(x[:2]), entries)
     plain = ds.measure(ds.compact(model, x[:2]).model, x[:2], latency=False)
-    assert costs.whole.tolist() == [plain.macs, plain.params, plain.bytes]
+    assert costs.whole.tolist() == [plain.macs, plain.params, plain.bytes, 1.0]
     assert costs.cost(np.ones(entries.count, bool)).tolist() == costs.whole.tolist()
 
 

@@ -31,7 +31,7 @@ def test_prints_what_a_road_network_holds(capsys: pytest.CaptureFixture[str]) ->
 def test_prints_every_part_of_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for part, counts in {"train": {"a": 5, "b": 3}, "val": {"a": 1, "b": 1}, "test": {"a": 2, "b": 1}}.items():
         write_images(tmp_path / part, counts)
-    main(["data", "folder", "--root", str(tmp_path)])
+    main(["data", "folder", "--data-root", str(tmp_path)])
     found = rows(capsys.readouterr().out)
     assert found == {
         "train": ["8", "2", "3 x 224 x 224", "3", "5"],
@@ -73,7 +73,7 @@ def test_download_is_passed_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         return open_data("digits")
 
     monkeypatch.setattr("diffsparse.cli.tables.open_data", noted)
-    main(["data", "cifar100", "--root", str(tmp_path), "--download"])
+    main(["data", "cifar100", "--data-root", str(tmp_path), "--download"])
     assert asked == {"cifar100": {"root": tmp_path, "download": True}}
 
 
@@ -82,9 +82,9 @@ def test_download_is_passed_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     [
         (["mnist"], "data set must be one of digits"),
         (["cifar10"], "set DIFFSPARSE_DATA"),
-        (["cifar10", "--root", "/nowhere"], "data root /nowhere does not exist"),
-        (["cifar10", "--root", "."], "holds neither the folder cifar-10-batches-bin nor"),
-        (["imagenet", "--root", ".", "--download"], "imagenet cannot be downloaded"),
+        (["cifar10", "--data-root", "/nowhere"], "data root /nowhere does not exist"),
+        (["cifar10", "--data-root", "."], "holds neither the folder cifar-10-batches-bin nor"),
+        (["imagenet", "--data-root", ".", "--download"], "imagenet cannot be downloaded"),
     ],
 )
 def test_bad_input_exits_with_two(

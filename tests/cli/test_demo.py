@@ -73,6 +73,12 @@ def test_prints_the_epochs_of_all_nets_the_table_and_the_widths(finished: Finish
     (stem,) = (line for line in lines if line.strip().startswith("stem "))
     assert [int(word) for word in stem.split() if word.isdecimal()] == [own["stem"] for own in widths]
     assert "the runs and demo.json are in" in finished.printed
+    for name, share in (("macs-0.5", 0.5), ("macs-0.25", 0.25)):
+        times = [finished.rows[net]["cost"]["latency"]["median"] for net in (name, "plain")]
+        (said,) = (line for line in lines if line.startswith(f"{name}: "))
+        assert said.endswith(f"{times[0] / times[1]:.0%} of the time")
+        assert int(said.split(": ")[1].split("%")[0]) <= 100 * share
+    assert "Why MACs are not time here" in finished.printed
 
 
 def test_all_runs_are_kept_with_a_picture(finished: Finished) -> None:

@@ -1,16 +1,20 @@
 """`diffsparse paper` on made-up results: nothing is trained here."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import diffsparse as ds
 from diffsparse.cli.main import main
 from diffsparse.recipes import read_book
-from diffsparse.recipes.jobs import jobs_of
+from diffsparse.recipes.jobs import jobs_of, row_jobs
+from diffsparse.recipes.networks import whole_network
 from diffsparse.recipes.pictures import darkened, draw_pictures, picture_files
 from tests.recipes.example import write_book
+from tests.recipes.test_paper_recipes import RECIPES
 
 COST = {"plain": {"macs": 1000, "params": 100}, "compact": {"macs": 500, "params": 40}}
 UNITS = {"channels": {"gone": 1, "total": 4}, "norms": {"gone": 0, "total": 2}, "groups": None, "layers": None}
@@ -99,6 +103,21 @@ def test_pictures_are_light_and_dark(tmp_path: Path) -> None:
     assert {"light": light, "dark": dark} == picture_files(book, "pictures", "small")["DS"]
     assert light.read_text() == (job.folder / "picture.svg").read_text()
     assert dark.read_text() == darkened(light.read_text()) != light.read_text()
+
+
+def test_pictures_of_connections(tmp_path: Path) -> None:
+    book = read_book(RECIPES)
+    book = replace(book, cover=replace(book.cover, figures=tmp_path / "figures"))
+    for row in ("DS-l1", "DS-l2,1"):
+        job = row_jobs(book, "tab-densenet40", book.tables["tab-densenet40"].row(row), "small", runs=tmp_path)[0]
+        whole, _ = whole_network(job.recipe, book.cover.data["cifar10"])
+        job.folder.mkdir(parents=True)
+        ds.save(ds.sparsify(whole), job.folder / "trained.safetensors")
+        (job.folder / "result.json").write_text("{}")
+    written = draw_pictures(book, ["fig-channel", "fig-group"], "small", tmp_path, None)
+    assert len(written) == 8
+    assert all("<svg" in path.read_text() for path in written)
+    assert len({path.read_bytes() for path in written if "dark" in path.name and "group" in path.name}) == 1
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"rows": {}}', '{"format": 0, "rows": {}}'])

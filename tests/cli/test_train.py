@@ -4,10 +4,11 @@ import signal
 from pathlib import Path
 
 import pytest
+import torch
 from rich.console import Console
 
 from diffsparse.cli.main import main
-from diffsparse.cli.train import Train, TrainingBar, epoch_note, train_defaults
+from diffsparse.cli.train import Train, TrainingBar, epoch_parts, train_defaults
 from diffsparse.training import Recipe, StoppedError, read_recipe
 from tests.training.conftest import data as data
 from tests.training.examples import NET, STEPS, Signals, outcome
@@ -52,8 +53,8 @@ class TestRuns:
         folder = str(tmp_path / "run")
         with monkeypatch.context() as patch:
             stop = Signals(STEPS + 2)
-            stop.phase_began("train", epochs=2, steps=STEPS, done=0)
-            patch.setattr("diffsparse.cli.train.TrainingBar.step_done", lambda _bar: stop.step_done())
+            stop.phase_began("train", epochs=2, steps=STEPS, done=0, unit="images")
+            patch.setattr("diffsparse.cli.train.TrainingBar.step_done", lambda _bar, *_: stop.step_done())
             with pytest.raises(SystemExit) as stopped:
                 main([*SMALL, "--output", folder])
         assert stopped.value.code == 143
@@ -84,6 +85,9 @@ class TestRuns:
             (["--macs", "1.5"], "macs must be a share of the whole network, up to 1, or a whole number, got 1.5"),
             (["--params", "1000000"], "params=1e+06 is more than the whole network costs"),
             (["--macs", "0.001"], "a budget of macs=0.001 cannot be reached"),
+            (["--latency", "1.5"], "latency must be a share of the whole network's, above 0 and up to 1, got 1.5"),
+            (["--latency", "0.5", "--method", "slimming"], "latency=0.5 has no meaning for method slimming"),
+            (["--latency", "0.5", "--target", "0.4"], "latency=0.5 and target=0.4 both say how small to become"),
             (["--macs", "0.5", "--target", "0.4"], "macs=0.5 and target=0.4 both say how small to become"),
             (["--macs", "0.5", "--strength", "auto"], "macs=0.5 and strength=auto both say how small to become"),
             (["--method", "scratch"], "Net has no width multiplier, so there is no narrower network like it"),
@@ -183,16 +187,24 @@ def test_a_bar_where_there_is_a_terminal() -> None:
     console = Console(file=out, force_terminal=True, width=120, color_system=None)
     with TrainingBar(console) as bar:
         bar.title = "gated"
-        bar.phase_began("train", epochs=2, steps=3, done=0)
-        for _ in range(3):
-            bar.step_done()
+        bar.phase_began("train", epochs=2, steps=3, done=0, unit="images")
+        bar.shown -= 2
+        for loss in (2.0, 1.0, 0.75):
+            bar.step_done(torch.tensor(loss), 64)
+        # two seconds for the 64 images of the first step; the others come too soon to be shown
+        assert bar.bar.tasks[0].fields["live"].startswith("loss 2.000, 3")
+        assert bar.bar.tasks[0].fields["live"].endswith(" images/s")
         bar.epoch_done(RECORD)
+        # an epoch shorter than the time between two looks does not hide the loss for ever
+        bar.shown -= 2
+        bar.step_done(torch.tensor(0.25), 64)
+        assert bar.bar.tasks[0].fields["live"].startswith("loss 0.250, ")
         bar.say("something [worth] a line")
         bar.phase_over()
     printed = out.getvalue()
     assert "gated" in printed
     assert "epoch 1/2" in printed
-    assert "loss 0.500, test 75.00%, zeros 12.5%, MACs 0.19M" in printed
+    assert "test 75.00%, zeros 12.5%, MACs 0.19M" in printed
     assert "something [worth] a line" in printed
     # no lines besides the bar
     assert "s left" not in printed
@@ -204,7 +216,7 @@ RECORD = {"phase": "train", "epoch": 1, "train_loss": 0.5, "test_accuracy": 0.75
 def test_what_is_left_of_a_resumed_run_counts_only_its_own_epochs() -> None:
     out = io.StringIO()
     with TrainingBar(Console(file=out, width=200)) as bar:
-        bar.phase_began("train", epochs=10, steps=3, done=13)
+        bar.phase_began("train", epochs=10, steps=3, done=13, unit="images")
         bar.began -= 60
         bar.epoch_done({**RECORD, "epoch": 5})
     # a minute for the first epoch that this process has seen, five to go
@@ -213,9 +225,9 @@ def test_what_is_left_of_a_resumed_run_counts_only_its_own_epochs() -> None:
 
 
 def test_notes_of_epochs() -> None:
-    assert epoch_note({**RECORD, "macs": None}) == "loss 0.500, test 75.00%, zeros 12.5%"
+    assert epoch_parts({**RECORD, "macs": None}) == ["loss 0.500", "test 75.00%", "zeros 12.5%"]
     roads = {"train_loss": 0.5, "validation_mape": 12.345, "zeros": 0.0}
-    assert epoch_note(roads) == "loss 0.500, validation error 12.35%, zeros 0.0%"
+    assert epoch_parts(roads) == ["loss 0.500", "validation error 12.35%", "zeros 0.0%"]
 
 
 def test_a_stop_by_a_signal_is_an_exit_code(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 from torch.overrides import TorchFunctionMode
 
 from diffsparse.example import tensors_in
-from tests.compaction.products import NAMES, Product, find
+from tests.compaction.products import NAMES, Marks, Product, find
 
 ROUNDING = 1e-11
 """Numbers that differ by less than this, relative to the largest of their tensor, are the same."""
@@ -60,14 +60,21 @@ class Call:
     tensors: list[Watched]
     module: str
     """The innermost module that made it."""
+    stored: tuple[int, ...]
+    """The memory of parameters and buffers that it takes."""
 
-    def live(self) -> int:
-        """Multiply-accumulates that matter."""
+    @property
+    def marks(self) -> list[Marks]:
+        """Of its factors and its result."""
         *factors, result = [(watched.varies, watched.reached) for watched in self.tensors]
         if any(watched.is_table for watched in self.tensors):
             # what is made of such a table is another one at another size
             result = torch.ones_like(result[0]), result[1]
-        return self.product.live(*factors, result)
+        return [*factors, result]
+
+    def live(self) -> int:
+        """Multiply-accumulates that matter."""
+        return self.product.live(*self.marks)
 
 
 class Watch(TorchFunctionMode):
@@ -104,7 +111,8 @@ class Watch(TorchFunctionMode):
         tensors = [*(names[id(t)] for t in factors), result[0] if isinstance(result, tuple) else result]
         # a table of positions, say: the same for every input, but not for every size of it
         sized = [not t.requires_grad and t.untyped_storage()._cdata not in self._stored for t in factors]
-        self._note(make, tensors, [*sized, False])
+        held = tuple(key for t in tensors_in((args, kwargs)) if (key := t.untyped_storage()._cdata) in self._stored)
+        self._note(make, tensors, [*sized, False], held)
         return result
 
     def enter(self, module: nn.Module, _: Any) -> None:
@@ -115,10 +123,12 @@ class Watch(TorchFunctionMode):
         """It ends."""
         self._running.pop()
 
-    def _note(self, make: Callable[..., Product], tensors: list[Tensor], sized: list[bool]) -> None:
+    def _note(
+        self, make: Callable[..., Product], tensors: list[Tensor], sized: list[bool], stored: tuple[int, ...]
+    ) -> None:
         if self._products == len(self.calls):
             watched = [Watched(tensor, by_size) for tensor, by_size in zip(tensors, sized, strict=True)]
-            self.calls.append(Call(make(*tensors), watched, self._running[-1]))
+            self.calls.append(Call(make(*tensors), watched, self._running[-1], stored))
         for one, tensor in zip(self.calls[self._products].tensors, tensors, strict=True):
             one.look(tensor)
         self._products += 1
@@ -204,6 +214,8 @@ class Live:
     """Multiply-accumulates of one forward pass."""
 
     live: int
+    least: int
+    """As `live`, with blocks of one size in a product, and one width of a layer for all of its calls."""
     whole: int
     by_module: Counter[str]
     """The live ones by the innermost module that does them."""
@@ -232,7 +244,19 @@ def live_macs(model: nn.Module, draw: Callable[[int], Any], draws: int = 3) -> L
     by_module = Counter[str]()
     for call in watch.calls:
         by_module[call.module] += call.live()
-    return Live(by_module.total(), sum(call.product.whole for call in watch.calls), by_module)
+    return Live(by_module.total(), _least(watch.calls), sum(call.product.whole for call in watch.calls), by_module)
+
+
+def _least(calls: list[Call]) -> int:
+    together: dict[Any, list[Call]] = {}
+    for number, call in enumerate(calls):
+        together.setdefault(call.stored or number, []).append(call)
+    return sum(call.product.least([call.marks, *_others(call, same)]) for same in together.values() for call in same)
+
+
+def _others(call: Call, same: list[Call]) -> list[list[Marks]]:
+    """The marks of other calls of the same form."""
+    return [other.marks for other in same if other is not call and type(other.product) is type(call.product)]
 
 
 def _outputs(model: nn.Module, watch: Watch, given: Any) -> list[Tensor]:

@@ -24,6 +24,13 @@ class Product(Protocol):
         """Those that matter, given the marks of the factors and of the result."""
         ...
 
+    def least(self, calls: list[list[Marks]]) -> int:
+        """As few as any call of the same form and the same weights can do with, given the marks of all of them.
+
+        A product of torch's takes blocks of one size, and a layer has one weight for all of its calls.
+        """
+        ...
+
 
 def _along(marks: Marks, dim: int) -> Tensor:
     """The indices along `dim` that both vary and are reached."""
@@ -43,10 +50,16 @@ class Layer:
     whole: int
 
     def live(self, *marks: Marks) -> int:
-        given, made = marks
-        ins = _along(given, self.inputs).view(self.groups, -1).sum(1)
-        outs = _along(made, self.outputs).view(self.groups, -1).sum(1)
+        return self.least([list(marks)])
+
+    def least(self, calls: list[list[Marks]]) -> int:
+        ins = self._any([_along(given, self.inputs) for given, _ in calls])
+        outs = self._any([_along(made, self.outputs) for _, made in calls])
         return int((ins * outs).sum()) * self.each
+
+    def _any(self, masks: list[Tensor]) -> Tensor:
+        """How many channels of each group are there in any of the calls."""
+        return torch.stack(masks).any(0).view(self.groups, -1).sum(1)
 
 
 @dataclass(frozen=True)
@@ -63,6 +76,16 @@ class Contraction:
         return math.prod(self.sizes.values())
 
     def live(self, *marks: Marks) -> int:
+        terms, rows, columns = self._sizes(*marks)
+        return int((terms * rows * columns).sum())
+
+    def least(self, calls: list[list[Marks]]) -> int:
+        terms, rows, columns = self._sizes(*calls[0])
+        blocks = int((terms * rows * columns > 0).sum())
+        return blocks * int(terms.max()) * int(rows.max()) * int(columns.max()) if blocks else 0
+
+    def _sizes(self, *marks: Marks) -> tuple[Tensor, Tensor, Tensor]:
+        """Of each block: live terms, rows and columns."""
         batch = [x for x in self.first if x in self.second and x in self.result]
         summed = [x for x in self.first if x in self.second and x not in self.result]
         own, other = ([x for x in y if x not in batch + summed] for y in (self.first, self.second))
@@ -76,7 +99,7 @@ class Contraction:
             rows = rows.any(1, keepdim=True).expand_as(rows)
         if not a[0].any():
             columns = columns.any(1, keepdim=True).expand_as(columns)
-        return int((terms.sum(1) * rows.sum(1) * columns.sum(1)).sum())
+        return terms.sum(1), rows.sum(1), columns.sum(1)
 
     def _three(self, mark: Tensor, letters: str, *groups: list[str]) -> Tensor:
         # a dimension of size one beside a larger one stands for all of them
@@ -102,6 +125,9 @@ class Recurrence:
     def live(self, *marks: Marks) -> int:
         given, made = marks
         return int(_along(given, -1).sum()) * self.each + self.states if made[1].any() else 0
+
+    def least(self, calls: list[list[Marks]]) -> int:
+        return self.live(*calls[0])
 
 
 def find(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[list[Tensor], Callable[..., Product]]:

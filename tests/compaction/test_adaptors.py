@@ -8,13 +8,15 @@ from torch import nn
 import diffsparse as ds
 from diffsparse.compaction.actions import slice_tensor
 from diffsparse.compaction.adaptors import (
-    EXPAND,
     FILL,
     SELECT,
+    SOURCE,
     Constant,
     ExpandOutput,
     RaggedConv,
     SelectInput,
+    expand_source,
+    first_of_run,
 )
 from tests.compaction.nets import same
 from tests.compaction.tiny import OTHER, Tiny, X, tiny
@@ -45,7 +47,7 @@ def test_select_keeps_the_memory_format(shape: tuple[int, ...], layout: torch.me
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_expand_puts_numbers_between_channels(dtype: torch.dtype) -> None:
     module = nn.Identity()
-    module.register_buffer(EXPAND, torch.tensor([1, 2]))
+    module.register_buffer(SOURCE, torch.tensor(expand_source([1, 2], 4, one_number=False)))
     module.register_buffer(FILL, torch.tensor([5.0, 0.0, 0.0, 7.0]))
     out = torch.randn(2, 3, 2).to(dtype)
     got = ExpandOutput(-1)(module, (), out)
@@ -55,9 +57,37 @@ def test_expand_puts_numbers_between_channels(dtype: torch.dtype) -> None:
     assert got[..., 3].eq(7).all()
 
 
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+@pytest.mark.parametrize("live", [[0, 1], [2, 3], [1, 2], [0, 3], [1, 3, 4]], ids=str)
+def test_one_number_is_padded_around_or_gathered(live: list[int], layout: torch.memory_format) -> None:
+    module = nn.Identity()
+    module.register_buffer(SOURCE, torch.tensor(expand_source(live, 5, one_number=True)))
+    module.register_buffer(FILL, torch.full([5], 2.5))
+    out = torch.randn(2, len(live), 3, 4).to(memory_format=layout)
+    expected = torch.full((2, 5, 3, 4), 2.5)
+    expected[:, live] = out
+    got = ExpandOutput(-3, 2.5, first_of_run(live))(module, (), out)
+    assert torch.equal(got, expected)
+    assert got.is_contiguous(memory_format=layout)
+
+
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+def test_a_run_of_channels_is_sliced(layout: torch.memory_format) -> None:
+    module = nn.Identity()
+    module.register_buffer(SELECT, torch.tensor([1, 2, 3]))
+    x = torch.randn(2, 5, 3, 4).to(memory_format=layout)
+    (chosen,) = SelectInput(-3, first_of_run([1, 2, 3]))(module, (x,))
+    assert torch.equal(chosen, x[:, 1:4])
+    assert chosen.is_contiguous(memory_format=layout)
+
+
+def test_runs() -> None:
+    assert [first_of_run(each) for each in ([0, 1, 2], [3], [1, 3], [])] == [0, 3, None, None]
+
+
 def test_gradients_pass_through_both() -> None:
     module = nn.Identity()
-    module.register_buffer(EXPAND, torch.tensor([1]))
+    module.register_buffer(SOURCE, torch.tensor(expand_source([1], 2, one_number=False)))
     module.register_buffer(FILL, torch.zeros(2))
     module.register_buffer(SELECT, torch.tensor([1]))
     x = torch.randn(2, 3, requires_grad=True)

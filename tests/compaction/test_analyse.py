@@ -6,6 +6,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from diffsparse.compaction.rules.groups import filled
+from diffsparse.compaction.widening import Widening
 from diffsparse.testing import zero_channels
 from tests.compaction.nets import randomise
 from tests.compaction.tiny import Tiny, analysed, chosen, complement, tiny
@@ -124,7 +125,7 @@ def test_at_least_one_channel_stays() -> None:
 
 
 def test_rounding_takes_the_first_that_are_there() -> None:
-    layers = [layer for _, layer in analysed(tiny(dead=[0, 1, 2]), round_to=2).layers]
+    layers = [layer for _, layer in analysed(tiny(dead=[0, 1, 2]), widening=Widening(round_to=2)).layers]
     assert [int(layer.rows.sum()) for layer in layers[:2]] == [6, 6]
     mask = np.array([False, False, True, False])
     assert chosen(filled(mask, 2, np.array([False, True, True, True]))) == [1, 2]

@@ -7,21 +7,21 @@ from torch import Tensor, nn
 import diffsparse as ds
 
 
-class CountsItsChannels(nn.Module):
-    """Divides by the width of a layer, whatever that is."""
+class CountsItsParameters(nn.Module):
+    """Divides by the number of its parameters, whatever that is."""
 
     def __init__(self) -> None:
         super().__init__()
         self.conv, self.norm, self.head = nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.Conv2d(8, 2, 1)
 
     def forward(self, x: Tensor) -> Tensor:
-        y: Tensor = self.head(self.norm(self.conv(x)) / self.conv.out_channels)
+        y: Tensor = self.head(self.norm(self.conv(x)) / sum(p.numel() for p in self.parameters()))
         return y
 
 
-def half_dead() -> CountsItsChannels:
+def half_dead() -> CountsItsParameters:
     torch.manual_seed(0)
-    model = CountsItsChannels().double().eval()
+    model = CountsItsParameters().double().eval()
     model.conv.weight.data[:4] = 0
     model.conv.bias.data[:4] = 0
     return model

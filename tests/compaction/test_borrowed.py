@@ -83,3 +83,28 @@ def test_a_layer_without_live_inputs_keeps_the_weight_for_others():
     small = ds.compact(model, torch.randint(20, (2, 5)))
     assert small.fallbacks == ()
     assert_same(model, small.model)
+
+
+class ReadsItsWeight(nn.Module):
+    """Code outside of a layer reads the whole weight of the layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.norm = nn.Linear(8, 16), nn.BatchNorm1d(16)
+        self.second, self.last = nn.Linear(16, 16), nn.Linear(16, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.last(self.second(self.norm(self.first(x)))) * self.second.weight.norm()
+        return y
+
+
+def test_a_layer_whose_weight_is_read_computes_less_and_keeps_the_weight():
+    torch.manual_seed(0)
+    model = ReadsItsWeight().double().eval()
+    with torch.no_grad():
+        model.norm.weight[:10], model.norm.bias[:10], model.last.weight[:, :12] = 0, 0, 0
+    small = ds.compact(model, torch.randn(2, 8, dtype=torch.float64))
+    assert small.model.second.weight.shape == (16, 16)
+    assert small.after.macs == 2 * (8 * 6 + 6 * 4 + 4 * 4)
+    x = torch.randn(5, 8, dtype=torch.float64)
+    assert torch.allclose(model(x), small.model(x), rtol=0, atol=1e-12)

@@ -58,8 +58,8 @@ def test_padding_at_some_sizes():
             model = with_constants(always)
             small = ds.compact(model, torch.randn(2, 3, example, example, dtype=torch.float64))
             assert small.fallbacks == ()
-            # zeros are zeros at every size; the other constants are not where images are padded
-            assert small.model.halves[0].conv.in_channels == 5
+            # zeros are zeros at every size; other constants are not where images are padded, and one stands for all
+            assert small.model.halves[0].conv.in_channels == 4
             assert_same_everywhere(model, small.model)
 
 
@@ -105,3 +105,40 @@ def test_a_run_leaves_no_trace_in_the_compact_model():
     copy = Adjusts().double().eval()
     recorded(copy, Example.of(torch.randn(1, 3, 5, 5, dtype=torch.float64)))
     assert copy.window == 6
+
+
+class Rearranged(nn.Module):
+    """Pads odd images with zeros, makes channels of pixels or picks them, and reads these with a convolution."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.how = how
+        self.conv = nn.Conv2d(24 if how in {"unshuffle", "views"} else 6, 4, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        height, width = (size + size % 2 for size in x.shape[-2:])
+        x = F.pad(x, (0, width - x.shape[-1], 0, height - x.shape[-2]))
+        if self.how == "unshuffle":
+            x = F.pixel_unshuffle(x, 2)
+        elif self.how == "views":
+            x = x.view(len(x), 6, height // 2, 2, width // 2, 2).permute(0, 1, 3, 5, 2, 4)
+            x = x.reshape(len(x), 24, height // 2, width // 2)
+        elif self.how == "picked":
+            # a row of its own for each channel, the last ones from the end
+            x = x[:, [0, 1, 2, 3, 4, 5], [0, 1, -1, 0, 1, 2]][:, :, None]
+        elif self.how == "turned":
+            x = x.flip(1).roll(1, 2)[:, :, 1:]
+        y: Tensor = self.conv(x)
+        return y
+
+
+def test_channels_that_are_moved_differently_are_not_merged():
+    for how in ("unshuffle", "views", "picked", "turned"):
+        model = randomise(nn.Sequential(nn.Conv2d(3, 6, 1), nn.BatchNorm2d(6), Rearranged(how))).eval()
+        with torch.no_grad():
+            model[1].weight[:3] = 0
+            model[1].bias[:3] = torch.tensor([1.5, -0.5, 2.0])
+        small = ds.compact(model, torch.randn(2, 3, 8, 8, dtype=torch.float64))
+        assert small.fallbacks == ()
+        assert small.model[2].conv.in_channels == {"picked": 6, "turned": 4}.get(how, 24)
+        assert_same_everywhere(model, small.model)

@@ -10,9 +10,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import diffsparse as ds
-from diffsparse.compaction import LiveMacs, live_macs
+from diffsparse.compaction import LiveMacs, live_macs, live_widths
 from diffsparse.compaction.materialise import materialise
 from diffsparse.models import DenseNet, MobileNetV1, PreResNet, ResNet
+from diffsparse.module_tree import layer_widths
 from diffsparse.testing import zero_channels, zero_random_channels
 from tests.compaction.nets import randomise
 from tests.compaction.networks import build, inputs, specification
@@ -63,6 +64,9 @@ def test_dead_blocks_and_gates() -> None:
     small = ds.compact(gated, IMAGES.double())
     assert {"removed", "map"} <= {action.tag for action in small.plan.layers.values()}
     assert live_macs(gated, IMAGES.double()) == small.after.macs
+    left = layer_widths(small.model)
+    assert live_widths(gated, IMAGES.double()) == {name: left.get(name, 0) for name in layer_widths(model)}
+    assert 0 in live_widths(gated, IMAGES.double()).values()
 
 
 class Products(nn.Module):
@@ -151,3 +155,4 @@ def test_the_whole_is_counted_once_and_zeros_each_time() -> None:
 
 def test_what_cannot_be_recorded_has_no_count() -> None:
     assert live_macs(nn.Linear(4, 2), torch.randn(1, 3)) is None
+    assert live_widths(nn.Linear(4, 2), torch.randn(1, 3)) is None

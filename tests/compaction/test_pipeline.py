@@ -244,3 +244,62 @@ def test_printed_macs_are_those_of_one_sample() -> None:
 def test_printed_macs_where_dimension_0_is_no_batch() -> None:
     model = nn.Sequential(nn.Conv2d(3, 4, 1), nn.Conv2d(4, 2, 1)).eval()
     assert re.search(r"MACs +500 of +500 ", str(ds.compact(model, torch.randn(3, 5, 5))))
+
+
+class SeveralOutputs(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.norm, self.b = nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 2)
+
+    def forward(self, x):
+        return {"dead": self.norm(self.a(x)), "live": self.b(x), "table": self.b.weight}
+
+
+def test_an_output_among_others_that_became_constant_is_named():
+    model = SeveralOutputs().eval()
+    model.norm.weight.data.zero_()
+    with pytest.warns(ds.SparsityWarning, match="output 'dead' of SeveralOutputs: no longer depends on its input"):
+        small = ds.compact(model, torch.randn(2, 4))
+    assert not small.constant_output
+
+
+class Masked(nn.Module):
+    """Leaves the mask out where it hides nothing, as transformers does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.value, self.norm, self.last = nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Linear(6, 2)
+
+    def forward(self, x, mask):
+        y = self.norm(self.value(x).mT).mT
+        if not bool(mask.all()):
+            y = y * mask.to(y.dtype)[..., None]
+        return self.last(y)
+
+
+@pytest.mark.parametrize("hides", [True, False])
+@pytest.mark.filterwarnings("error")
+def test_code_that_asks_masks_is_tried_with_other_masks(hides):
+    torch.manual_seed(0)
+    model = Masked().double().eval()
+    with torch.no_grad():
+        model.norm.weight[:4], model.norm.bias[:3], model.norm.bias[3] = 0, 1.5, 0
+    mask = torch.ones(2, 5, dtype=torch.long)
+    mask[0, 3:] = int(not hides)
+    small = ds.compact(model, {"x": torch.randn(2, 5, 4, dtype=torch.float64), "mask": mask})
+    # the zero goes; the other constants are none where the mask hides them
+    assert small.model.last.in_features == 5
+    x = torch.randn(3, 6, 4, dtype=torch.float64)
+    for shown in (6, 5, 1):
+        mask = (torch.arange(6) < shown).long().expand(3, 6)
+        assert torch.allclose(small.model(x, mask), model(x, mask), rtol=0, atol=1e-10)
+
+
+def test_a_read_of_other_data_still_warns():
+    class Branches(Masked):
+        def forward(self, x, mask):
+            return super().forward(x if bool(x.sum() > -1e9) else -x, mask)
+
+    mask = torch.ones(2, 5, dtype=torch.long)
+    with pytest.warns(ds.SparsityWarning, match="reads the data of a tensor"):
+        ds.compact(Branches().eval(), {"x": torch.randn(2, 5, 4), "mask": mask})

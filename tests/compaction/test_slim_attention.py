@@ -229,3 +229,36 @@ def test_the_budget_shrinks_it_in_place():
     assert budget.finished
     assert sum(layer.self_attn.num_heads for layer in model.layers) < 2 * HEADS
     assert budget.cost["macs"] <= 0.7
+
+
+class NormsFirst(nn.Module):
+    """Layer norms whose dead channels emit their shift, in front of attention."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__()
+        self.norms = nn.ModuleList(nn.LayerNorm(WIDTH) for _ in range(3))
+        self.attends = Attends(**options)
+
+    def forward(self, *given: Tensor) -> Tensor:
+        y: Tensor = self.attends(*(norm(x) for norm, x in zip(self.norms, given, strict=True)))
+        return y
+
+
+@pytest.mark.parametrize("same", [True, False], ids=["within", "between"])
+@pytest.mark.parametrize("form", ["plain", "sequence first", "no bias", "extra keys"])
+def test_constant_inputs_go_into_the_bias(form: str, same: bool) -> None:
+    torch.manual_seed(0)
+    model = NormsFirst(**FORMS[form]).double().eval()
+    kill_heads(model.attends.attend, [1])
+    with torch.no_grad():
+        for number, norm in enumerate(model.norms):
+            norm.bias.normal_()
+            norm.weight[: 5 + number] = 0
+        if same:
+            model.norms[1] = model.norms[2] = model.norms[0]
+    small = ds.compact(model, tuple(inputs(FORMS[form], 2, 5, 5)))
+    # with a bias, the constants that queries, keys and values have in common leave
+    assert small.model.attends.attend.in_proj_weight.shape == (3 * 12, WIDTH if form == "no bias" else WIDTH - 5)
+    for batch, length, other in ((1, 7, 7), (3, 4, 6)):
+        given = inputs(FORMS[form], batch, length, other, seed=1)
+        assert torch.allclose(model(*given), small.model(*given), rtol=0, atol=1e-10)

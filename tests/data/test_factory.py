@@ -51,7 +51,9 @@ def test_only_what_is_embedded_needs_no_root(name: str, monkeypatch: pytest.Monk
         if name in ("digits", "synthetic-roads"):
             assert len(open_data(name).train) == {"digits": 1348, "synthetic-roads": 960}[name]
         else:
-            with pytest.raises(SparsityError, match=f"{name} needs the folder .* give a root or set DIFFSPARSE_DATA"):
+            with pytest.raises(
+                SparsityError, match=f"{name} needs the folder .* give a data root .--data-root. or set DIFFSPARSE_DATA"
+            ):
                 open_data(name)
 
 

@@ -115,3 +115,16 @@ def test_the_training_mode_is_restored():
     model = NanoGpt().train()
     find_sites(model, Example.of(torch.randint(30, (2, 5))))
     assert all(module.training for module in model.modules())
+
+
+def test_weights_that_are_used_turned_round():
+    class Tied(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.encode, self.bias = nn.Linear(12, 8), nn.Parameter(torch.zeros(12))
+
+        def forward(self, x):
+            return nn.functional.linear(self.encode(x).relu(), self.encode.weight.t(), self.bias)
+
+    with pytest.raises(ds.SparsityError, match=r"'encode': its weights are also used turned round \(weight.t\(\)\)"):
+        ds.sparsify(Tied(), torch.randn(2, 12))

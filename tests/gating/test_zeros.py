@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from diffsparse import L1, GroupL21, MatrixGate, SignedGate, SimplexGate, SparseSum, SparsityError, sparsify, sparsity
+from diffsparse.gating.zeros import gate_values
 
 
 @pytest.fixture
@@ -128,3 +129,9 @@ def test_refuses_other_groups(model, wrong):
 def test_refuses_what_is_no_module():
     with pytest.raises(SparsityError, match=r"model must be a torch\.nn\.Module, got 'x'"):
         sparsity("x")
+
+
+def test_values_by_layer(model):
+    found = {name: a.tolist() for name, a in gate_values(model, only="net").items()}
+    assert found == {"net.1": pytest.approx([0.5, 0.0, 0.0, -0.2, 0.0]), "net.3": [0.0] * 5}
+    assert list(gate_values(model)) == [row.name for row in sparsity(model).gates]

@@ -130,5 +130,5 @@ def test_the_command_prints_the_loss(root: Path, tmp_path: Path, capsys: pytest.
     main([*command.split(), "--arguments", json.dumps(SMALL), "--output", str(tmp_path / "run")])
     printed = capsys.readouterr().out
     assert "nats_per_token" in printed
-    main(["data", "plain-text", "--root", str(root)])
+    main(["data", "plain-text", "--data-root", str(root)])
     assert "bytes each" in capsys.readouterr().out

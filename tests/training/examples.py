@@ -131,12 +131,12 @@ class Signals(Watcher):
     def __init__(self, steps: int, number: int = signal.SIGTERM, phase: str = "train") -> None:
         self.left, self.number, self.phase, self.now = steps, number, phase, ""
 
-    def phase_began(self, name: str, *, epochs: int, steps: int, done: int) -> None:
+    def phase_began(self, name: str, *, epochs: int, steps: int, done: int, unit: str) -> None:
         self.now = name
         if name == self.phase:
             self.left -= done
 
-    def step_done(self) -> None:
+    def step_done(self, *_: object) -> None:
         if self.now == self.phase:
             self.left -= 1
             if self.left == 0:
@@ -159,7 +159,7 @@ def outcome(folder: Path) -> dict[str, Any]:
     run_folder = RunFolder(folder)
     newest = Snapshot.read(run_folder.snapshots()[0])
     result = json.loads(run_folder.result.read_text())
-    timed = ("seconds", "training_seconds")
+    timed = ("seconds", "training_seconds", "latency")
     return {
         "files": {path.name: path.read_bytes() for path in folder.glob("*.safetensors")},
         "checkpoint": newest.path.name,

@@ -1,7 +1,6 @@
 import errno
 import json
 import os
-import sys
 from pathlib import Path
 
 import pytest
@@ -197,26 +196,3 @@ def test_a_full_disk_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr("diffsparse.training.folder.os.fsync", full)
     with pytest.raises(CheckpointError, match=r"cannot write '.*log.jsonl': No space left on device"):
         Log(path=tmp_path / "log.jsonl").add(record(1))
-
-
-def test_tensorboard_gets_every_number(tmp_path: Path) -> None:
-    pytest.importorskip("tensorboard")
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    log = Log(path=tmp_path / "log.jsonl", tensorboard=tmp_path / "board")
-    log.check()
-    assert not (tmp_path / "board").exists()
-    log.add(record(1, test_accuracy=0.5, macs=None))
-    log.add(record(2, test_accuracy=0.75))
-    assert len(log.records()) == 2
-    events = EventAccumulator(str(tmp_path / "board"))
-    events.Reload()
-    assert [(e.step, e.value) for e in events.Scalars("train/test_accuracy")] == [(1, 0.5), (2, 0.75)]
-    assert "train/macs" not in events.Tags()["scalars"]
-
-
-def test_a_missing_tensorboard_is_said_before_any_epoch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
-    Log(path=tmp_path / "log.jsonl").check()
-    with pytest.raises(SparsityError, match=r"pip install 'diffsparse\[tensorboard\]'"):
-        Log(path=tmp_path / "log.jsonl", tensorboard=tmp_path / "board").check()

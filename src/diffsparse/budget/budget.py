@@ -1,18 +1,20 @@
 """`Budget`: half the MACs, please."""
 
+import os
 import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from diffsparse.budget.clock import Clock
 from diffsparse.budget.cost_model import CostModel
 from diffsparse.budget.entries import GateEntries, steered_gates
 from diffsparse.budget.exact import Exact
+from diffsparse.budget.latency import LatencyModel
 from diffsparse.budget.limits import METRICS, Limits, Numbers, cost_numbers
 from diffsparse.budget.look import Look
 from diffsparse.budget.pressure import Pressure
@@ -25,6 +27,7 @@ from diffsparse.compaction.materialise import check_model, materialise
 from diffsparse.errors import SparsityError, SparsityWarning, require_number, require_whole
 from diffsparse.example import Example
 from diffsparse.gating import warn_of_forgotten_parameters, warn_of_idle_gates
+from diffsparse.measuring.latency_table import LatencyTable
 from diffsparse.module_tree import require_whole_model
 from diffsparse.penalties import Norm
 from diffsparse.selection import Selection
@@ -56,6 +59,8 @@ class Budget:
         example_inputs: a tensor, a tuple of positional arguments or a dictionary of keyword arguments.
         macs, params, bytes: what the network may cost: a share of the whole one (above 0, up to 1) or, above 1, a
             number; of MACs for one sample. If several are given, all hold.
+        latency: what the network may take on the example, as a share of the whole one's time on this machine. Layers
+            are timed when the budget is made, unless a table of latencies has them.
         steps: how often `step` will be called in the whole run.
         due: the share of the steps after which the cost is reached.
         shrinks: in how many steps the network becomes small, evenly until it is due; with more than one, the first part
@@ -65,6 +70,7 @@ class Budget:
         pressure: a norm, such as `ds.L1()`, presses on gates; by default the pressure is on thresholds.
         strength: lambda of the pressure at first, before it is steered; 0 leaves everything to the shifts.
         weighted: whether pressure and shifts are in proportion to what an entry costs.
+        table: of latencies, or the file that holds it; by default a file in your cache.
 
     Example:
         >>> import torch, diffsparse as ds
@@ -91,6 +97,7 @@ class Budget:
         macs: float | None = None,
         params: float | None = None,
         bytes: float | None = None,
+        latency: float | None = None,
         steps: int,
         due: float = DUE,
         shrinks: int = 1,
@@ -98,6 +105,7 @@ class Budget:
         pressure: Norm | None = None,
         strength: float = STRENGTH,
         weighted: bool = True,
+        table: LatencyTable | str | os.PathLike[str] | None = None,
     ) -> None:
         require_whole_model(model, "make the budget first, then shard the model")
         self.model = check_model(model)
@@ -114,9 +122,11 @@ class Budget:
             check_can_regate(self.model)
         entries = GateEntries(gates)
         self._pressure = Pressure(entries, pressure, require_number("strength", strength, low=0))
-        self._costs = CostModel(self.model, self.example, entries)
-        limits = Limits.asked({"macs": macs, "params": params, "bytes": bytes}, self._costs.whole, self._costs.samples)
-        self._steering = Steering(entries, self._costs, limits, self._exact, weighted=weighted)
+        asked = {"macs": macs, "params": params, "bytes": bytes, "latency": latency}
+        clock = None if latency is None else Clock.of(self.model, self.example, latency, table)
+        self._costs = CostModel(self.model, self.example, entries, None if clock is None else clock.table)
+        limits = Limits.asked(asked, self._costs.whole, self._costs.samples)
+        self._steering = Steering(entries, self._costs, limits, self._exact, clock, weighted=weighted)
         self._steering.check_reachable()
         shares = self._steering.limits.shares(self._costs.whole)
         self._made_for = {"steps": steps, "due": self.due, "shrinks": sorted(self._shrinks_at), "limits": shares}
@@ -129,7 +139,7 @@ class Budget:
         """Every look, the first to the last."""
 
     def _exact(self) -> Exact:
-        return Exact(self._whole(), self.example, self._steering.entries)
+        return Exact(self._whole(), self.example, self._steering.entries, self._costs.predicted_latency)
 
     def _whole(self) -> nn.Module:
         """The model, or a copy of it that is not sharded; a step that needs it is the same step in all processes."""
@@ -139,23 +149,21 @@ class Budget:
     def small(self) -> Compacted[Any]:
         """The model with the plan by which it became small, for `save` and `MovingAverage.follow`."""
         if self._small is None:
-            first = min(self._shrinks_at)
-            raise SparsityError(f"the model is not small yet; it will be after step {first} of {self.steps}")
+            raise SparsityError(f"the model is not small yet; wait for step {min(self._shrinks_at)} of {self.steps}")
         return self._small
 
     @property
     def cost(self) -> dict[str, float]:
         """What the network costs now, as shares of the whole one."""
         if self.finished:
-            return {name: getattr(self.history[-1], name) for name in METRICS}
+            return {name: getattr(self.history[-1], name) for name in self._costs.metrics}
         return self._shares(self._steering.observe())
 
     def penalty(self) -> Tensor:
         """The term to add to the loss: a scalar, zero once the cost is reached."""
         if self.finished:
             self._warn_of_extra_steps(self._step + 1)
-            like = next(self.model.parameters())
-            return torch.zeros((), dtype=like.dtype, device=like.device)
+            return next(self.model.parameters()).new_zeros(())
         return self._pressure.term(self._steering.weights)
 
     def step(self, *optimizers: Optimizer | Iterable[Optimizer]) -> bool:
@@ -178,11 +186,12 @@ class Budget:
         try:
             return self._look_and_shrink(given)
         except Exception:
-            # whoever mends what is wrong may go on from here
-            self._step -= 1
+            self._step -= 1  # whoever mends what is wrong may go on from here
             raise
 
     def _look_and_shrink(self, optimizers: Sequence[Optimizer]) -> bool:
+        # frameworks move a model after its budget was made
+        self.example = self.example.beside(self.model)
         shrinks = self._step in self._shrinks_at
         if self._step == self.due:
             self._steering.land()
@@ -204,15 +213,15 @@ class Budget:
         self.history.append(Look(step=self._step, wanted=wanted, alive=alive, strength=lambda_, **self._shares(cost)))
 
     def _shares(self, cost: Numbers) -> dict[str, float]:
-        return dict(zip(METRICS, (cost / self._costs.whole).tolist(), strict=True))
+        shares = dict(zip(METRICS, (cost / self._costs.whole).tolist(), strict=True))
+        return {name: shares[name] for name in self._costs.metrics}
 
     def _shrink(self, optimizers: Sequence[Optimizer]) -> bool:
         model, last = self._whole(), self._step == self.due
         if model is not self.model and not last:
             raise SparsityError("a sharded model becomes small once, when the budget is due; give shrinks=1")
         small = compact(model, self.example.inputs)
-        if model is not self.model:
-            # its user shards the small one
+        if model is not self.model:  # its user shards the small one
             self.model, optimizers = model, ()
         regated = None if last else regate(self.model, small)
         if regated is not None and not self._can_go_on(small, regated):
@@ -220,7 +229,8 @@ class Budget:
         alive = int(self._steering.entries.alive().sum())
         self._adopt(small, regated, optimizers)
         if last:
-            self._note(cost_numbers(small.after), self._steering.limits, alive)
+            measured = cost_numbers(small.after, self._steering.measured_latency)
+            self._note(measured, self._steering.limits, alive)
         return True
 
     def _can_go_on(self, small: Compacted[Any], regated: Regated) -> bool:
@@ -256,7 +266,8 @@ class Budget:
 
     def state_dict(self) -> dict[str, Any]:
         """Where the budget is, as plain data, for a checkpoint; model and optimiser have states of their own."""
-        return {
+        latency = {} if self._costs.latency is None else {"latency": self._costs.latency.state_dict()}
+        return latency | {
             "made_for": self._made_for,
             "step": self._step,
             "history": [asdict(look) for look in self.history],
@@ -277,6 +288,8 @@ class Budget:
         try:
             if state["made_for"] != self._made_for:
                 raise ValueError(f"that budget was {state['made_for']}, this one is {self._made_for}")
+            if self._costs.latency is not None:
+                self._costs.latency = LatencyModel.from_state(state["latency"])
             step, history = int(state["step"]), [Look(**look) for look in state["history"]]
             plans = [Plan.from_json(plan) for plan in state["plans"]]
             for number, plan in enumerate(plans, 1):

@@ -5,10 +5,12 @@ from torch import nn
 
 from diffsparse.budget.channels import Channels, Entries
 from diffsparse.budget.entries import GateEntries
-from diffsparse.budget.limits import Mask, Numbers, cost_numbers
-from diffsparse.budget.probing import Probe
+from diffsparse.budget.latency import LatencyModel, LayerTimes, agreed, fitted_weights
+from diffsparse.budget.limits import COUNTED, LATENCY, METRICS, Mask, Numbers, cost_numbers
+from diffsparse.budget.probing import Part, Probe
 from diffsparse.example import Example
 from diffsparse.measuring import measure, samples
+from diffsparse.measuring.latency_table import LatencyTable
 
 FEWEST, FEWEST_PER_BIT = 10, 3
 """Recordings with random entries dead: so many, and so many more per two bits that it takes to number the entries."""
@@ -30,9 +32,12 @@ class CostModel:
         model: the gated model; it is left as it is.
         example: what it is recorded on.
         entries: the gate entries that may die.
+        table: of latencies, if latency counts.
     """
 
-    def __init__(self, model: nn.Module, example: Example, entries: GateEntries) -> None:
+    def __init__(
+        self, model: nn.Module, example: Example, entries: GateEntries, table: LatencyTable | None = None
+    ) -> None:
         probe, everything = Probe(model, example, entries), np.ones(entries.count, bool)
         network = probe.with_alive(everything)
         self.measured = measure(network, example.inputs, latency=False)
@@ -40,14 +45,16 @@ class CostModel:
         self.samples = samples(network, example, self.measured.macs)
         """How many samples the MACs are for."""
         self.whole = cost_numbers(self.measured)
-        """MACs, parameters and bytes with every entry alive."""
+        """The cost with every entry alive."""
         parts = probe.parts()
         self._rows, self._columns = _channels(probe, entries)
         self._pair = np.array([part.per_pair for part in parts]).reshape(-1, 3).T
         self._row = np.array([part.per_row for part in parts]).reshape(-1, 3).T
         self._grouped = np.array([part.groups for part in parts], float)
-        self._fixed = self.whole - self._variable(everything)
+        self._fixed = self.whole[:-1] - self._variable(everything)
         self._had_channels = self._steered_counts(everything) > 0
+        self.latency = None if table is None else self._timed(probe, parts, table, entries)
+        """What the network's latency is, if it counts."""
 
     def _widths(self, alive: Mask) -> tuple[Numbers, Numbers]:
         rows, columns = self._rows.counts(alive), self._columns.counts(alive)
@@ -59,8 +66,27 @@ class CostModel:
         return np.asarray(self._pair @ (rows * columns) + self._row @ rows)
 
     def cost(self, alive: Mask) -> Numbers:
-        """MACs, parameters and bytes with these entries alive."""
-        return self._fixed + self._variable(alive)
+        """What the network costs with these entries alive."""
+        return np.append(self._fixed + self._variable(alive), self.predicted_latency(alive))
+
+    def predicted_latency(self, alive: Mask) -> float:
+        """Share of the whole network's latency with these entries alive; 1 if it does not count."""
+        return 1.0 if self.latency is None else self.latency.share(*self._widths(alive))
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """The costs that are known."""
+        return COUNTED if self.latency is None else METRICS
+
+    def _timed(self, probe: Probe, parts: list[Part], table: LatencyTable, entries: GateEntries) -> LatencyModel:
+        """The latency as a function of widths: layers from the table, the rest from networks that are timed."""
+        times = LayerTimes.measured([part.shape for part in parts], table)
+        volumes = np.array([part.volume for part in parts], float)
+        patterns = patterns_to_time(entries)
+        networks = [probe.compact_with(alive) for alive in patterns]
+        terms = np.array([LatencyModel.terms(times, volumes, *self._widths(alive)) for alive in patterns])
+        weights = fitted_weights(terms, np.array(table.network_seconds(networks, probe.example)))
+        return LatencyModel.from_state(agreed(LatencyModel(times, volumes, weights).state_dict()))
 
     def keep(self, kept: Mask) -> None:
         """Forget entries that are dead for good; the others are numbered anew."""
@@ -99,10 +125,21 @@ class CostModel:
     def marginal(self, alive: Mask, metric: int) -> Numbers:
         """What one more or one less of each entry changes, at the widths of now."""
         rows, columns = self._widths(alive)
+        if metric == LATENCY:
+            assert self.latency is not None
+            per_row, per_column = self.latency.marginals(rows, columns)
+            return self._rows.spread(alive, per_row) + self._columns.spread(alive, per_column)
         pair, row = self._pair[metric], self._row[metric]
         # an output that reads a single input, as in a depthwise convolution, goes with it: the output counts
         per_column = np.where(self._grouped > 1, (columns > 1) / np.maximum(self._grouped, 1), 1.0) * pair * rows
         return self._rows.spread(alive, pair * columns + row) + self._columns.spread(alive, per_column)
+
+
+def patterns_to_time(entries: GateEntries) -> list[Mask]:
+    """All entries alive, then two thirds, half, a quarter and next to none."""
+    (third,), (half,), least = entries.random_patterns(1), entries.random_patterns(1, dead=2), entries.one_per_group()
+    quarter = half & third & entries.random_patterns(2, dead=2)[1] | least
+    return [np.ones(entries.count, bool), third, half, quarter, least]
 
 
 def _channels(probe: Probe, entries: GateEntries) -> tuple[Channels, Channels]:

@@ -1,16 +1,16 @@
 """What a network really costs with some entries dead: a copy of it is compacted, which is slow."""
 
-import warnings
+from collections.abc import Callable
 
+import numpy as np
 from torch import nn
 
 from diffsparse.budget.entries import GateEntries
 from diffsparse.budget.limits import Mask, Numbers, cost_numbers
-from diffsparse.compaction import compact
+from diffsparse.budget.probing import quietly_compacted
 from diffsparse.compaction.duplicate import duplicate
 from diffsparse.compaction.materialise import materialise
 from diffsparse.compaction.recording import recorded
-from diffsparse.errors import SparsityWarning
 from diffsparse.example import Example
 
 
@@ -21,23 +21,35 @@ class Exact:
         model: the gated model; it is left as it is.
         example: what it is recorded on.
         entries: of its gates.
+        predicted: the share of the whole network's latency, if that counts.
     """
 
-    def __init__(self, model: nn.Module, example: Example, entries: GateEntries) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        example: Example,
+        entries: GateEntries,
+        predicted: Callable[[Mask], float] = lambda alive: 1.0,
+    ) -> None:
         self._probe, self._example, self._entries = duplicate(model).eval(), example, entries
+        self.predicted = predicted
+        self.slower = 1.0
+        """What networks near the limit really take, as a multiple of the prediction."""
         self._costs: dict[bytes, Numbers] = {}
         self._keeps: dict[bytes, bool] = {}
 
+    def network(self, alive: Mask) -> nn.Module:
+        """The compact network with these entries alive."""
+        self._entries.impose(self._probe, alive)
+        return quietly_compacted(self._probe, self._example).model
+
     def cost(self, alive: Mask) -> Numbers:
-        """The cost of the compact network with these entries alive."""
+        """The cost of the compact network with these entries alive; its latency is a prediction."""
         key = alive.tobytes()
         if key not in self._costs:
             self._entries.impose(self._probe, alive)
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", SparsityWarning)
-                after = compact(self._probe, self._example.inputs).after
-            self._costs[key] = cost_numbers(after)
-        return self._costs[key]
+            self._costs[key] = cost_numbers(quietly_compacted(self._probe, self._example).after)
+        return np.append(self._costs[key][:-1], self.slower * self.predicted(alive))
 
     def keeps_output(self, alive: Mask) -> bool:
         """Whether the output depends on the input with these entries alive."""

@@ -12,12 +12,16 @@ from diffsparse.measuring import Measurement
 Mask: TypeAlias = np.ndarray[Any, np.dtype[np.bool_]]
 Numbers: TypeAlias = np.ndarray[Any, np.dtype[np.float64]]
 
-METRICS = ("macs", "params", "bytes")
+COUNTED = ("macs", "params", "bytes")
+"""Costs that are counted."""
+METRICS = (*COUNTED, "latency")
+"""All costs; latency is a share of the whole network's, and 1 where nobody asks for it."""
+LATENCY = METRICS.index("latency")
 
 
-def cost_numbers(measured: Measurement) -> Numbers:
+def cost_numbers(measured: Measurement, latency: float = 1.0) -> Numbers:
     """A measured cost as numbers, in the order of `METRICS`."""
-    return np.array([getattr(measured, name) for name in METRICS], float)
+    return np.array([*(getattr(measured, name) for name in COUNTED), latency], float)
 
 
 @dataclass(frozen=True)
@@ -48,6 +52,11 @@ class Limits:
                 )
             numbers[metric] = number * whole[metric] if number <= 1 else number * counted
         return cls(numbers, asked)
+
+    @property
+    def latency(self) -> float:
+        """The largest share of the whole network's latency; infinite if none was asked for."""
+        return float(self.numbers[LATENCY])
 
     def excess(self, cost: Numbers) -> float:
         """The largest of the costs as a multiple of its limit; all limits hold if this is at most 1."""

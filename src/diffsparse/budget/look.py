@@ -18,3 +18,5 @@ class Look:
     """Gate entries that live."""
     strength: float
     """Lambda of the pressure from now on."""
+    latency: float | None = None
+    """Share of the whole network's latency: predicted, and in the last look measured; None if nobody asked for it."""

@@ -2,23 +2,25 @@
 
 import warnings
 from dataclasses import dataclass
+from math import prod
 
 import numpy as np
 from torch import nn
 
 from diffsparse.budget.entries import GateEntries
 from diffsparse.budget.limits import Mask, Numbers
-from diffsparse.compaction import compact
+from diffsparse.compaction import Compacted, compact
 from diffsparse.compaction.analyse import Analysis
 from diffsparse.compaction.attempts import has_heads
 from diffsparse.compaction.duplicate import duplicate
 from diffsparse.compaction.graph import Graph, Node
 from diffsparse.compaction.materialise import materialise
 from diffsparse.compaction.recording import recorded
-from diffsparse.compaction.rules.base import Rule
+from diffsparse.compaction.rules.base import Rule, argument
 from diffsparse.compaction.rules.layer import Layer
 from diffsparse.errors import SparsityError, SparsityWarning
 from diffsparse.example import Example
+from diffsparse.measuring.layer_shape import LayerShape, shape_of
 
 NOTHING = np.zeros(0, bool)
 
@@ -32,6 +34,10 @@ class Part:
     per_row: Numbers
     """The same per output."""
     groups: int
+    shape: LayerShape | None = None
+    """What decides about its time; None for what tables of latencies do not have."""
+    volume: int = 0
+    """Numbers that it gives out per output."""
 
 
 class Probe:
@@ -44,7 +50,7 @@ class Probe:
     """
 
     def __init__(self, model: nn.Module, example: Example, entries: GateEntries) -> None:
-        self._model, self._example, self._entries = duplicate(model).eval(), example, entries
+        self._model, self.example, self._entries = duplicate(model).eval(), example, entries
         self._heads: bool | None = None
         self._sizes: list[tuple[int, int]] = []
 
@@ -52,6 +58,11 @@ class Probe:
         """The ordinary model in which these entries live."""
         self._entries.impose(self._model, alive)
         return materialise(self._model)
+
+    def compact_with(self, alive: Mask) -> nn.Module:
+        """The compact network in which these entries live."""
+        self._entries.impose(self._model, alive)
+        return quietly_compacted(self._model, self.example).model
 
     def parts(self) -> list[Part]:
         """Every layer and product with its cost, while all entries live."""
@@ -78,7 +89,7 @@ class Probe:
 
     def _look(self, alive: Mask) -> tuple[Graph, list[Node], set[int]]:
         """The recording, its layers and products, and those of them that leave with their module."""
-        graph, _ = recorded(self.with_alive(alive), self._example)
+        graph, _ = recorded(self.with_alive(alive), self.example)
         if self._heads is None:
             self._heads = has_heads(graph) and self._heads_leave()
         left = {id(node) for node in Analysis(graph, heads=self._heads).nodes}
@@ -88,9 +99,14 @@ class Probe:
     def _heads_leave(self) -> bool:
         """Whether dead heads leave the tensors between layers, too: the code around them may insist on their number."""
         self._entries.impose(self._model, self._entries.random_patterns(1)[0])
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", SparsityWarning)
-            return not compact(self._model, self._example.inputs).insists_on_heads
+        return not quietly_compacted(self._model, self.example).insists_on_heads
+
+
+def quietly_compacted(model: nn.Module, example: Example) -> Compacted[nn.Module]:
+    """What `compact` gives, without warnings: somebody else decided which entries are dead."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SparsityWarning)
+        return compact(model, example.inputs)
 
 
 def _masks(node: Node) -> tuple[Mask, Mask]:
@@ -113,7 +129,20 @@ def _layer(node: Node, graph: Graph, stored: set[str]) -> Part:
             pair += (macs, size * counts, size * tensor.element_size())
         elif tensor.dim():
             row += (0, counts, tensor.element_size())
-    return Part(pair, row, layer.groups)
+    volume = prod(node.output.shape) // max(len(layer.rows), 1)
+    return Part(pair, row, layer.groups, _shape(node, layer, graph), volume)
+
+
+def _shape(node: Node, layer: Layer, graph: Graph) -> LayerShape | None:
+    if layer.given is not None or not (held := [*layer.tensors, *layer.computed]):
+        return None
+    transposed = "transpose" in node.op
+    names = ["stride", "padding", *(["output_padding", "groups", "dilation"] if transposed else ["dilation", "groups"])]
+    given = {name: argument(node, place, name) for place, name in enumerate(names, 3)}
+    settings = {name: value for name, value in given.items() if value is not None}
+    weight = tuple(layer.held("weight", graph).shape) if layer.has("weight") else None
+    dtype = layer.held(held[0], graph).dtype
+    return shape_of(node.op, tuple(layer.operand.shape), weight, dtype, **(settings if layer.mixes else {}))
 
 
 def _product(node: Node, graph: Graph) -> Part:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from torch import nn
 
+from diffsparse.budget.clock import Clock
 from diffsparse.budget.cost_model import CostModel
 from diffsparse.budget.entries import GateEntries
 from diffsparse.budget.exact import Exact
@@ -32,14 +33,24 @@ class Steering:
         costs: of the network with these entries.
         limits: the final ones.
         exact: makes an exact count for the model as it is now; slow.
+        clock: measures what a network takes; None if there is no limit for that.
         weighted: whether thresholds move in proportion to what an entry of their group costs.
     """
 
     def __init__(
-        self, entries: GateEntries, costs: CostModel, limits: Limits, exact: Callable[[], Exact], *, weighted: bool
+        self,
+        entries: GateEntries,
+        costs: CostModel,
+        limits: Limits,
+        exact: Callable[[], Exact],
+        clock: Clock | None,
+        *,
+        weighted: bool,
     ) -> None:
         self.entries, self.costs, self.limits = entries, costs, limits
-        self._exact, self._weighted = exact, weighted
+        self._exact, self._clock, self._weighted = exact, clock, weighted
+        self.measured_latency = 1.0
+        """Share of the whole network's latency after the landing, if there is a limit for it."""
         self._margins = entries.margins()
         self.weights = self.group_weights(self._margins > 0)
         """What an entry of each group costs, the mean over all entries being 1."""
@@ -79,6 +90,8 @@ class Steering:
         self.observe()
         self.weights = self.group_weights(self._margins > 0)
         exact = self._exact()
+        if self._clock is not None:
+            self.measured_latency = self._clock.correct(exact, lambda: self._exact_deaths(exact)[0], self.limits)
         self._steer(lambda: self._exact_deaths(exact))
         alive = self.entries.alive()
         if self.limits.excess(exact.cost(alive)) > 1:

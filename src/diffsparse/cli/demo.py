@@ -17,8 +17,9 @@ from diffsparse.data import open_data
 from diffsparse.errors import SparsityError
 from diffsparse.files import write_json
 from diffsparse.measuring.meter import measure_in_turns
+from diffsparse.module_tree import layer_widths
+from diffsparse.plot import widths as draw_widths
 from diffsparse.plot.picture import save_formats
-from diffsparse.plot.widths import draw_widths, layer_widths
 from diffsparse.training import Hardware, Optimisation, Recipe, Sparsifying, StoppedError, train
 from diffsparse.training.build import build_model
 from diffsparse.training.processes import threads
@@ -31,6 +32,11 @@ ONE_THREAD = Hardware(threads=1)
 """Tensors this small gain nothing from several threads, and lose much to them on a busy machine."""
 METHODS = {"baseline-I": "given-map", "baseline-II": "plain", "ours": "ds"}
 """The runs of the traffic demo, which are also the rows of its table."""
+WHY_NOT_FASTER = (
+    "Why MACs are not time here: the layers of this net are tiny. Calling a layer, adding to the residual stream and "
+    "filling vectors of 16 numbers take as long with fewer channels. Wider nets turn more of the saved MACs into time: "
+    "see docs/benchmarks.md."
+)
 
 Rows = dict[str, dict[str, Any]]
 
@@ -111,11 +117,22 @@ class Demo:
         caption = f"MACs of one image; latency of {LATENCY_BATCH} images, median, 1 thread, in turns"
         table = {name: _digits_cells(row, rows["plain"]) for name, row in rows.items()}
         console.print(figures_table("net", table, title="Digits: the whole network, and budgets", caption=caption))
+        for name in list(rows)[1:]:
+            console.print(speed_words(name, rows[name], rows["plain"]), markup=False, highlight=False, soft_wrap=True)
+        console.print(WHY_NOT_FASTER, style="dim", markup=False, highlight=False)
         widths = {name: row["widths"] for name, row in rows.items()}
         console.print(widths_table(widths))
         if self.output is not None:
             _draw(widths, folder, console)
         return rows
+
+
+def speed_words(name: str, row: dict[str, Any], plain: dict[str, Any]) -> str:
+    """The share of the MACs that is left, beside the share of the time."""
+    cost, whole = row["cost"], plain["cost"]
+    share = cost["macs"] / whole["macs"]
+    time = cost["latency"]["median"] / whole["latency"]["median"]
+    return f"{name}: {share:.0%} of the MACs, {time:.0%} of the time"
 
 
 def _digits_cells(row: dict[str, Any], plain: dict[str, Any]) -> dict[str, str]:

@@ -1,6 +1,5 @@
 """Tables: what a data set holds (`diffsparse data`) and how finished runs went (`diffsparse report`)."""
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,10 +14,11 @@ from diffsparse.cli.model_commands import check_writable
 from diffsparse.data import open_data
 from diffsparse.errors import SparsityError
 from diffsparse.files import write_json
-from diffsparse.methods.method import uses_strength
-from diffsparse.training.report import REPORTS, cost_cells, reports_in
+from diffsparse.records import RunRecord, read_run
+from diffsparse.report import write_report
+from diffsparse.report.cells import result_cells
+from diffsparse.training.report import REPORTS
 
-_PARTS = {"config", "cost", "figures", "training_seconds", "zeros"}
 _LAST = ("zeros", "MACs", "params", "file kB", "train s")
 """Columns of a run behind those of method, figures and reports."""
 WIDE = 150
@@ -35,15 +35,15 @@ class Data:
     """digits, cifar10, cifar100, imagenet, or folder for images of your own, one folder per class; text,
     labelled-text or plain-text for text files of your own; los-loop, sz-taxi-40, metr-la, pems-bay, synthetic-roads,
     or roads for speeds.csv and map.csv of your own."""
-    root: Path | None = None
+    data_root: Path | None = None
     """The folder it is in; by default the variable DIFFSPARSE_DATA says it. The digits need none."""
     download: bool = False
-    """Download CIFAR to the root if it is not there."""
+    """Download CIFAR to the data root if it is not there."""
 
     def run(self) -> None:
         """Open the data set and print its table."""
         # a download has its own bar, which could not be shown within a status
-        data = open_data(self.name, root=self.root, download=self.download)
+        data = open_data(self.name, root=self.data_root, download=self.download)
         summary = data.summary()
         rows = {part: dict(zip(summary.headings, cells, strict=True)) for part, cells in summary.rows.items()}
         Console().print(figures_table("part", rows, title=data.name, caption=summary.caption or ""))
@@ -51,51 +51,43 @@ class Data:
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """Put finished runs into one table."""
+    """Put finished runs into one table, or on one page."""
 
     runs: Positional[tuple[Path, ...]]
     """Folders of runs."""
     output: Path | None = None
     """Where to also write the results as JSON."""
+    html: Path | None = None
+    """Where to also write a page with everything about the runs, in one file that needs no network."""
 
     def run(self) -> None:
         """Read, print, write."""
         if not self.runs:
             raise SparsityError("give the folders of one or more finished runs")
         check_writable(self.output, "--output")
+        check_writable(self.html, "--html")
         if len({folder.name for folder in self.runs}) < len(self.runs):
             raise SparsityError("two of the runs have folders of the same name; rename one")
         console = wide_console()
-        results: dict[str, Any] = {}
+        runs: list[RunRecord] = []
         for folder in self.runs:
             try:
-                results[folder.name] = _read_result(folder)
+                runs.append(read_run(folder))
             except SparsityError as error:
                 # one run that is still going must not hide the others
                 if len(self.runs) == 1:
                     raise
                 console.print(f"left out: {error}", markup=False, soft_wrap=True)
-        if not results:
+        if not runs:
             raise SparsityError("none of the runs is finished")
+        results = {run.name: run.result for run in runs}
         console.print(results_table(results))
         if self.output is not None:
             write_json(self.output, results)
             console.print(f"results in {self.output}", markup=False, soft_wrap=True)
-
-
-def _read_result(folder: Path) -> dict[str, Any]:
-    """The result of the run in `folder`; raises if it is not finished."""
-    path = folder / "result.json"
-    try:
-        result: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        state = "is not finished" if (folder / "config.toml").exists() else "is not the folder of a run"
-        raise SparsityError(f"'{folder}' {state}: there is no {path.name} in it") from None
-    except (OSError, ValueError) as error:
-        raise SparsityError(f"cannot read '{path}': {error}") from error
-    if not isinstance(result, dict) or not result.keys() >= _PARTS:
-        raise SparsityError(f"'{path}' is not the result of a run")
-    return result
+        if self.html is not None:
+            write_report(self.html, runs)
+            console.print(f"page in {self.html}", markup=False, soft_wrap=True)
 
 
 def wide_console() -> Console:
@@ -133,34 +125,11 @@ def widths_table(widths: Mapping[str, Mapping[str, int]]) -> Table:
     return table
 
 
-def results_table(results: Mapping[str, dict[str, Any]]) -> Table:
+def results_table(results: Mapping[str, Mapping[str, Any]]) -> Table:
     """One row per run, by its name."""
-    rows = {name: _cells(result) for name, result in results.items()}
+    rows = {name: result_cells(result) for name, result in results.items()}
     present = {name for result in results.values() for name in result}
     captions = [report.caption for name, report in REPORTS.items() if name in present]
     if any("MACs" in cells for cells in rows.values()):
         captions.insert(0, "compact network, one input; in brackets the share of the plain one")
     return figures_table("run", rows, caption="\n".join(captions), last=_LAST)
-
-
-def _strength(result: dict[str, Any]) -> str:
-    """The last lambda in force; "budget" if a cost was asked for and there was none."""
-    settings = result["config"]["sparsifying"]
-    strength = result.get("strength", settings.get("strength")) if uses_strength(settings["method"]) else None
-    if strength is None:
-        return "budget" if result.get("asked") else "-"
-    return f"{strength:.3g}"
-
-
-def _cells(result: dict[str, Any]) -> dict[str, str]:
-    """What the table says of a run, by the heading of its column."""
-    settings, figures, cost = result["config"]["sparsifying"], result["figures"]["compact"], result["cost"]
-    cells = {"method": settings["method"], "lambda": _strength(result)}
-    for name, value in figures.items():
-        if name != "loss":
-            cells[name] = f"{value:.2%}" if name == "accuracy" else f"{value:.4g}"
-    cells |= {"zeros": f"{result['zeros']['fraction']:.1%}"} | cost_cells(cost["compact"], cost["plain"])
-    cells |= {"file kB": f"{cost['compact']['file_bytes'] / 1e3:,.0f}"}
-    for report in reports_in(result):
-        cells = report.columns(result, cells)
-    return cells | {"train s": f"{sum(result['training_seconds'].values()):,.0f}"}

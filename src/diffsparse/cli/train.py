@@ -11,10 +11,16 @@ from typing import Annotated, Any, Self
 import tyro
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from torch import Tensor
 
 from diffsparse.cli.tables import results_table, wide_console
 from diffsparse.training import Recipe, StoppedError, Watcher, read_recipe, train
 from diffsparse.training.processes import own_rank
+
+LIVE_SECONDS = 0.5
+"""Time between two looks at the loss of a step."""
+WIDE_BAR = 120
+"""Characters per line from which on the bar shows all figures of an epoch."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,14 +49,15 @@ class Train:
     def run(self) -> None:
         """Train and print the table."""
         console, folder = wide_console(), self.folder
-        with TrainingBar(console) as bar:
-            try:
+        try:
+            # the bar ends first, with a line of its own, whatever happens
+            with TrainingBar(console) as bar:
                 result = train(self.recipe, folder, resume=self.resume, tensorboard=self.tensorboard, watcher=bar)
-            except StoppedError as stopped:
-                words = f"stopped by {stopped.signal.name}; the same command with --resume goes on from '{folder}'"
-                Console(stderr=True).print(f"diffsparse: {words}", markup=False, highlight=False, soft_wrap=True)
-                # as a shell reports a program that a signal ended
-                sys.exit(128 + stopped.signal)
+        except StoppedError as stopped:
+            words = f"stopped by {stopped.signal.name}; the same command with --resume goes on from '{folder}'"
+            Console(stderr=True).print(f"diffsparse: {words}", markup=False, highlight=False, soft_wrap=True)
+            # as a shell reports a program that a signal ended
+            sys.exit(128 + stopped.signal)
         # of several processes only the first prints
         if own_rank() == 0:
             console.print(results_table({folder.name: result}))
@@ -76,8 +83,9 @@ class TrainingBar(Watcher):
         self.console, self.title = console, ""
         self.bar = Progress(
             TextColumn("{task.description:<8}"),
-            BarColumn(bar_width=20),
+            BarColumn(bar_width=12),
             TextColumn("epoch {task.fields[epoch]}/{task.fields[epochs]}"),
+            TextColumn("{task.fields[live]}"),
             TextColumn("{task.fields[note]}"),
             TimeRemainingColumn(),
             console=console,
@@ -85,20 +93,33 @@ class TrainingBar(Watcher):
         )
         self.task = TaskID(0)
 
-    def phase_began(self, name: str, *, epochs: int, steps: int, done: int) -> None:
+    def phase_began(self, name: str, *, epochs: int, steps: int, done: int, unit: str) -> None:
         name = self.title if self.title and name == "train" else name
         self.name, self.epochs, self.left = name, epochs, epochs - done // steps
-        self.began = time.perf_counter()
-        fields: dict[str, Any] = {"epoch": done // steps, "epochs": epochs, "note": ""}
+        self.unit, self.waiting = unit, 0
+        self.began = self.shown = self.stepped = time.perf_counter()
+        fields: dict[str, Any] = {"epoch": done // steps, "epochs": epochs, "note": "", "live": ""}
         self.task = self.bar.add_task(name, total=epochs * steps, completed=done, **fields)
 
-    def step_done(self) -> None:
+    def step_done(self, loss: Tensor, inputs: int) -> None:
         self.bar.advance(self.task)
+        self.waiting, self.stepped = self.waiting + inputs, time.perf_counter()
+        passed = self.stepped - self.shown
+        # seldom, because reading the loss waits for the device
+        if self.console.is_terminal and passed >= LIVE_SECONDS:
+            live = f"loss {float(loss):.3f}, {self.waiting / passed:,.0f} {self.unit}/s"
+            self.bar.update(self.task, live=live)
+            self.waiting, self.shown = 0, time.perf_counter()
 
     def epoch_done(self, record: dict[str, Any]) -> None:
-        note = epoch_note(record)
-        self.bar.update(self.task, epoch=record["epoch"], note=note)
+        loss, *parts = epoch_parts(record)
+        # the bar shows the loss of the last step, and in a narrow terminal only the first figure of the epoch
+        shown = parts if self.console.width >= WIDE_BAR else parts[:1]
+        self.bar.update(self.task, epoch=record["epoch"], note=", ".join(shown))
+        # images per second are those of training, without the test that is over now
+        self.shown += time.perf_counter() - self.stepped
         if not self.console.is_terminal:
+            note = ", ".join([loss, *parts])
             done = record["epoch"] - (self.epochs - self.left)
             remaining = (time.perf_counter() - self.began) / done * (self.epochs - record["epoch"])
             line = f"{self.name} epoch {record['epoch']}/{self.epochs}: {note}, {remaining:.0f} s left"
@@ -115,8 +136,8 @@ class TrainingBar(Watcher):
         self.bar.stop()
 
 
-def epoch_note(record: dict[str, Any]) -> str:
-    """Loss, headline figure, zeros and MACs of an epoch in a few words."""
+def epoch_parts(record: dict[str, Any]) -> list[str]:
+    """Loss, headline figure, zeros and MACs of an epoch in a few words each."""
     parts = [f"loss {record['train_loss']:.3f}"]
     if "test_accuracy" in record:
         parts.append(f"test {record['test_accuracy']:.2%}")
@@ -129,4 +150,4 @@ def epoch_note(record: dict[str, Any]) -> str:
         parts.append(f"{record['edges']:,} edges")
     if record.get("macs") is not None:
         parts.append(f"MACs {record['macs'] / 1e6:.2f}M")
-    return ", ".join(parts)
+    return parts

@@ -2,10 +2,11 @@
 
 from diffsparse.compaction.apply import apply_plan
 from diffsparse.compaction.graph import Graph, Node, Value
+from diffsparse.compaction.live import LiveMacs, live_macs, live_widths
 from diffsparse.compaction.optimizer import slice_optimizer
-from diffsparse.compaction.pipeline import Compacted, LiveMacs, compact, live_macs
+from diffsparse.compaction.pipeline import Compacted, compact
 from diffsparse.compaction.plan import Plan
 from diffsparse.compaction.rules import Rule, register_rule
 
 __all__ = ["Compacted", "Graph", "LiveMacs", "Node", "Plan", "Rule", "Value", "apply_plan", "compact", "live_macs"]
-__all__ += ["register_rule", "slice_optimizer"]
+__all__ += ["live_widths", "register_rule", "slice_optimizer"]

@@ -190,6 +190,8 @@ class Slice(Action):
     """Whether the layer gets a bias that it did not have."""
     groups: Count | None = None
     """Groups after, for a grouped convolution."""
+    number: float | None = None
+    """What the expand puts between the outputs, if it is one number everywhere."""
     fill: MapSize | None = None
     """What the expand puts between the outputs, if it varies with the position."""
     adds: MapSize | None = None
@@ -212,21 +214,27 @@ class Slice(Action):
         if self.select is not None:
             module.register_buffer(adaptors.SELECT, edit.index(self.select, like.device), persistent=False)
             # behind the user's own hooks, which see what goes in and out as the code around the layer does
-            module.register_forward_pre_hook(adaptors.SelectInput(self.dim))
+            module.register_forward_pre_hook(adaptors.SelectInput(self.dim, adaptors.first_of_run(self.select)))
         if self.expand is not None:
-            module.register_buffer(adaptors.EXPAND, edit.index(self.expand, like.device), persistent=False)
-            shape = [self.width] if self.fill is None else self.fill.shape
-            module.register_buffer(adaptors.FILL, like.new_zeros(shape))
-            expand = adaptors.ExpandOutput(self.dim)
-            if self.fill is not None:
-                expand = adaptors.ExpandIntoMap(self.dim, tuple(self.fill.stretches))
-            module.register_forward_hook(expand, prepend=True)
+            self._expand(edit, module, like, self.expand)
         if self.adds is not None:
             module.register_buffer(adaptors.ADDED, like.new_zeros(self.adds.shape))
             module.register_forward_hook(adaptors.AddMap(tuple(self.adds.stretches)), prepend=True)
         for key, size in ((adaptors.FILL, self.fill), (adaptors.ADDED, self.adds)):
             if size is not None and size.sizes_of is not None:
                 vars(module)[adaptors.SIZES_OF[key]] = note_shapes(edit.modules[size.sizes_of])
+
+    def _expand(self, edit: ModelEdit, module: nn.Module, like: Tensor, live: list[int]) -> None:
+        """Put an expand on `module`, whose outputs become the channels `live`."""
+        source = adaptors.expand_source(live, self.width, self.number is not None)
+        module.register_buffer(adaptors.EXPAND, edit.index(live, like.device), persistent=False)
+        module.register_buffer(adaptors.SOURCE, index_tensor(source, like.device), persistent=False)
+        shape = [self.width] if self.fill is None else self.fill.shape
+        module.register_buffer(adaptors.FILL, like.new_zeros(shape))
+        expand = adaptors.ExpandOutput(self.dim, self.number, adaptors.first_of_run(live))
+        if self.fill is not None:
+            expand = adaptors.ExpandIntoMap(self.dim, stretches=tuple(self.fill.stretches))
+        module.register_forward_hook(expand, prepend=True)
 
     def __str__(self) -> str:
         parts = [] if self.inputs is None else [f"in {self.inputs[0]} -> {self.inputs[1]}"]

@@ -11,6 +11,8 @@ from diffsparse.compaction.stand_in import StandIn
 from diffsparse.compaction.stretch import ForgetShape, NoteShape, Stretch, noted_shape, stretched
 
 SELECT, EXPAND, FILL, ADDED = "select_index", "expand_index", "expand_fill", "added_map"
+SOURCE = "expand_source"
+"""Of an expand: where each channel behind it lies among what the layer computes and, after that, the fill."""
 SIZES_OF = {FILL: "_sizes_of_fill", ADDED: "_sizes_of_added"}
 """Attributes of a layer with maps: the `NoteShape` of the module around it whose input tells their sizes."""
 _CONVOLVE: dict[int, Any] = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
@@ -21,14 +23,15 @@ class SelectInput:
     """Forward pre-hook: the layer gets only the channels it has weights for; memory stays channels last if it was."""
 
     dim: int
+    start: int | None = None
+    """The first of the channels, if they lie side by side."""
 
     def __call__(self, module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
-        given, index = args[0], getattr(module, SELECT)
-        if given.is_contiguous() or not (last := given.movedim(self.dim, -1)).is_contiguous():
-            return given.index_select(self.dim, index), *args[1:]
-        # as a matrix, which is several times faster
-        rows = last.reshape(-1, last.shape[-1]).index_select(1, index)
-        return rows.view(*last.shape[:-1], -1).movedim(-1, self.dim), *args[1:]
+        index = getattr(module, SELECT)
+        if self.start is None:
+            return _picked(args[0], self.dim, index), *args[1:]
+        # a slice is a view, and kernels are faster on a copy of it where there are several samples
+        return _like(args[0], args[0].narrow(self.dim, self.start, index.numel()), self.dim), *args[1:]
 
 
 @dataclass(frozen=True)
@@ -36,24 +39,80 @@ class ExpandOutput:
     """Forward hook: puts constant channels back between those that the layer computes."""
 
     dim: int
+    number: float | None = None
+    """What all of these channels are, if it is one number."""
+    start: int | None = None
+    """Where the first channel of the layer goes, if they stay side by side."""
 
     def __call__(self, module: nn.Module, args: tuple[Any, ...], output: Tensor) -> Tensor:
-        fill = _spread(getattr(module, FILL).to(output.dtype), self.dim, list(output.shape))
-        return fill.index_copy(self.dim, getattr(module, EXPAND), output)
+        if self.number is None:
+            return self._between(module, output, _spread(self._fill(module, output), self.dim, list(output.shape)))
+        if self.start is None:
+            return _picked(_padded(output, self.dim, (0, 1), self.number), self.dim, getattr(module, SOURCE))
+        behind = getattr(module, FILL).numel() - self.start - output.shape[self.dim]
+        return _padded(output, self.dim, (self.start, behind), self.number)
+
+    @staticmethod
+    def _fill(module: nn.Module, output: Tensor) -> Tensor:
+        fill: Tensor = getattr(module, FILL)
+        return fill.to(output.dtype)
+
+    def _between(self, module: nn.Module, output: Tensor, fill: Tensor) -> Tensor:
+        """The output and, where it has no channels, the fill; runtimes gather faster than they scatter."""
+        return _picked(torch.cat([output, fill], self.dim), self.dim, getattr(module, SOURCE))
 
 
 @dataclass(frozen=True)
 class ExpandIntoMap(ExpandOutput):
     """Forward hook: as above, where some of the constant channels vary with the position."""
 
-    stretches: tuple[Stretch | None, ...]
+    stretches: tuple[Stretch | None, ...] = ()
 
     def __call__(self, module: nn.Module, args: tuple[Any, ...], output: Tensor) -> Tensor:
-        table = getattr(module, FILL).to(output.dtype)
-        fill = stretched(table, self.stretches, noted_shape(vars(module).get(SIZES_OF[FILL]), args[0]))
-        shape = list(output.shape)
-        shape[self.dim] = fill.shape[self.dim]
-        return fill.expand(shape).index_copy(self.dim, getattr(module, EXPAND), output)
+        shape = noted_shape(vars(module).get(SIZES_OF[FILL]), args[0])
+        fill = stretched(self._fill(module, output), self.stretches, shape)
+        whole = list(output.shape)
+        whole[self.dim] = fill.shape[self.dim]
+        return self._between(module, output, fill.expand(whole))
+
+
+def expand_source(live: list[int], width: int, one_number: bool) -> list[int]:
+    """For each of `width` channels, where it lies in front of an expand: the live ones first, then the fill.
+
+    Example:
+        >>> expand_source([0, 2], 4, one_number=True), expand_source([0, 2], 4, one_number=False)
+        ([0, 2, 1, 2], [0, 3, 1, 5])
+    """
+    places = {channel: place for place, channel in enumerate(live)}
+    fill = len(live)
+    return [places.get(channel, fill if one_number else fill + channel) for channel in range(width)]
+
+
+def first_of_run(chosen: list[int]) -> int | None:
+    """The first of these rising indices if they lie side by side, else None."""
+    return chosen[0] if chosen and chosen[-1] - chosen[0] == len(chosen) - 1 else None
+
+
+def _picked(given: Tensor, dim: int, index: Tensor) -> Tensor:
+    """Channels by their index; memory stays channels last if it was."""
+    if given.is_contiguous() or not (last := given.movedim(dim, -1)).is_contiguous():
+        return given.index_select(dim, index)
+    # as a matrix, which is several times faster
+    rows = last.reshape(-1, last.shape[-1]).index_select(1, index)
+    return rows.view(*last.shape[:-1], -1).movedim(-1, dim)
+
+
+def _like(given: Tensor, part: Tensor, dim: int) -> Tensor:
+    """A slice of `given` with memory of its own, channels last if that of `given` is."""
+    if given.is_contiguous() or not given.movedim(dim, -1).is_contiguous():
+        return part.contiguous()
+    return part.movedim(dim, -1).contiguous().movedim(-1, dim)
+
+
+def _padded(given: Tensor, dim: int, by: tuple[int, int], number: float) -> Tensor:
+    """More channels of one number in front and behind."""
+    behind = given.dim() - 1 - dim % given.dim()
+    return F.pad(given, [0] * (2 * behind) + [*by], value=number)
 
 
 @dataclass(frozen=True)
@@ -74,7 +133,7 @@ ADAPTOR_HOOKS = (SelectInput, *BEHIND, NoteShape, ForgetShape)
 
 def copy_adaptor_buffers(source: nn.Module, target: nn.Module) -> None:
     """Give `target` copies of what the hooks above keep in `source`."""
-    for key in (SELECT, EXPAND, FILL, ADDED):
+    for key in (SELECT, EXPAND, SOURCE, FILL, ADDED):
         if key in source._buffers:
             persistent = key not in source._non_persistent_buffers_set
             target.register_buffer(key, source.get_buffer(key).clone(), persistent=persistent)
@@ -156,6 +215,10 @@ class RaggedConv(StandIn):
         self.weight = conv.weight
         # also if there is none, so that one can be added
         self.register_parameter("bias", conv.bias)
+
+    @property
+    def out_channels(self) -> int:
+        return len(self.weight)
 
     def forward(self, input: Tensor) -> Tensor:
         convolve, given = _CONVOLVE[self.weight.dim() - 2], input

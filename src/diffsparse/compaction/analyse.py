@@ -1,6 +1,7 @@
 """Which channels are read, which stay: from a recorded run to the widths of every layer."""
 
 from collections import Counter
+from functools import cached_property
 from typing import Literal, TypeAlias
 
 import numpy as np
@@ -10,13 +11,16 @@ from diffsparse.compaction.bake import BAKED, hooks_only_compute_weights
 from diffsparse.compaction.borrowed import may_borrow
 from diffsparse.compaction.channel_maps import channel_maps_of
 from diffsparse.compaction.constants import constants_of
-from diffsparse.compaction.graph import Call, Graph, Mask, Node, Value, every, how_many, read_counts, some, without
-from diffsparse.compaction.rules.base import EachChannel, Rule, is_one_of, pin, read_all, widen
+from diffsparse.compaction.graph import Call, Graph, Mask, Node, Value, every, read_counts, some
+from diffsparse.compaction.rules.base import EachChannel, Rule, is_one_of, pin, read_all
 from diffsparse.compaction.rules.dimensions import keep_whole
-from diffsparse.compaction.rules.groups import filled
 from diffsparse.compaction.rules.layer import Layer
 from diffsparse.compaction.rules.movement import names_sizes, passes_on
+from diffsparse.compaction.sharing import Uses, same_layer, shared_parameters
+from diffsparse.compaction.stated import Stated, keep_stated
+from diffsparse.compaction.widening import Widening, widen_layers, widen_tensors
 
+LOSSLESS = Widening()
 UnseenReads: TypeAlias = Literal["none", "unread", "all"]
 DeadModules: TypeAlias = Literal["leave", "stand in", "stay"]
 
@@ -50,7 +54,8 @@ class Analysis:
         dead_modules: what becomes of modules that are not needed: they "leave" a `Sequential`, others "stand in" for
             them where they are, or they "stay" and run, with one channel each.
         heads: whether heads of attention may leave the tensors between layers, too.
-        round_to: widths become multiples of this.
+        stated: by the name of a layer, its widths that code outside of it reads, and that stay therefore.
+        widening: which dead channels stay all the same.
     """
 
     def __init__(
@@ -62,9 +67,11 @@ class Analysis:
         assume_unseen_reads: UnseenReads = "none",
         dead_modules: DeadModules = "leave",
         heads: bool = False,
-        round_to: int = 1,
+        stated: Stated | None = None,
+        widening: Widening = LOSSLESS,
     ) -> None:
-        self.graph, self.constants, self.round_to = graph, constants_of(graph), round_to
+        self._stated = stated or {}
+        self.graph, self.constants, self.widening = graph, constants_of(graph), widening
         self.maps, self.dead_modules, self.narrow, self._heads = channel_maps_of(graph), dead_modules, narrow, heads
         self._reads = read_counts(graph.nodes, graph.results) if dead_modules == "stay" else Counter[int]()
         self._counts, self._unread = graph.call_counts(), set[str]()
@@ -134,15 +141,18 @@ class Analysis:
 
     def _leaks(self, call: Call) -> bool:
         """Whether something made inside the call other than its output, or a weight of it, is used outside."""
-        span = range(call.first_node, call.last_node)
-        made = {id(v) for i in span for v in self.graph.nodes[i].outputs} - {id(call.output)}
-        others = [v for i, node in enumerate(self.graph.nodes) if i not in span for v in node.inputs]
-        own = {id(tensor) for tensor in [*call.module.parameters(), *call.module.buffers()]}
-        names = {name for name, tensor in self.graph.tensors.items() if id(tensor) in own}
-        return any(id(v) in made or v.parameter in names for v in (*others, *self.graph.results))
+        inside = self.graph.nodes[call.first_node : call.last_node]
+        made = [id(value) for node in inside for value in node.outputs if value is not call.output]
+        held = (*call.module.parameters(), *call.module.buffers())
+        spans = [*map(self._uses.of, made), *(span for tensor in held for span in self._uses.of_tensor(tensor))]
+        return any(first < call.first_node or last >= call.last_node for first, last in filter(None, spans))
+
+    @cached_property
+    def _uses(self) -> Uses:
+        return Uses(self.graph)
 
     def _free_layers(self) -> None:
-        shared = self._shared_parameters()
+        shared, self._pinned_vectors = shared_parameters(self.nodes)
         for node in self.nodes:
             layer = node.layer
             if layer is None:
@@ -150,7 +160,7 @@ class Analysis:
                 continue
             around = {id(n): n for name in layer.tensors.values() for n in shared.get(name, ())} if shared else {}
             layer.twins = tuple(n.layer for n in around.values() if n.layer is not None)
-            layer.pinned = any(not _same_layer(n, node) for n in around.values())
+            layer.pinned = any(not same_layer(n, node) for n in around.values())
             layer.borrows = layer.pinned and may_borrow(node, layer, self.graph) and self._runs_once(node.call)
             if layer.borrows:
                 # its weight is not cut, so it agrees with nobody
@@ -164,24 +174,6 @@ class Analysis:
             layer.mapped_rows = layer.mapped_columns = None
             if self.dead_modules != "stay":
                 self.maps.leave_to_maps(node, layer)
-
-    def _shared_parameters(self) -> dict[str | None, list[Node]]:
-        """Parameters that several nodes use, with these nodes; vectors that all of them follow need no care."""
-        users: dict[str | None, list[Node]] = {}
-        vectors: dict[str, Value] = {}
-        for node in self.nodes:
-            for value in node.inputs:
-                if value.parameter is not None:
-                    users.setdefault(value.parameter, []).append(node)
-                    if value.axes is not None:
-                        vectors[value.parameter] = value
-        self._pinned_vectors = [v for _, layer in self.layers if layer.mixes for v in layer.vectors]
-        for name, vector in vectors.items():
-            if all(_follows(node, vector) for node in users[name]):
-                del users[name]
-            else:
-                self._pinned_vectors.append(vector)
-        return {name: nodes for name, nodes in users.items() if len(nodes) > 1 and nodes != nodes[:1] * len(nodes)}
 
     def _is_module(self, node: Node, layer: Layer) -> bool:
         """Whether the layer is one call of one module, and that module nothing but the layer."""
@@ -237,6 +229,8 @@ class Analysis:
             # if others use its weight, the layer that holds it cannot go
             if layer is not None and layer.free and (self.dead_modules == "stay" or layer.borrows):
                 layer.keep_something()
+            if layer is not None and layer.call is not None and layer.call.name in self._stated:
+                keep_stated(layer, self._stated[layer.call.name])
         for _, layer in self.layers:
             if layer.twins and layer.free:
                 layer.compute_for_all_calls()
@@ -265,8 +259,14 @@ class Analysis:
             value.keep[0] = True
         if empty:
             self._settle()
-        if self.round_to > 1:
-            self._round(values)
+        if not self.widening.changes_nothing:
+            self._widen(values)
+
+    def _widen(self, values: list[Value]) -> None:
+        layers = [layer for _, layer in self.layers]
+        while widen_tensors(self.widening, values, layers):
+            self._settle()
+        widen_layers(self.widening, layers)
 
     def _settle(self) -> None:
         """Unify widths, backward and forward in turns, until a turn changes nothing."""
@@ -277,34 +277,3 @@ class Analysis:
             order, changed = order[::-1], False
             for node in order:
                 changed |= node.rule.unify_widths(node)
-
-    def _round(self, values: list[Value]) -> None:
-        for value in values:
-            widen(value, self._rounded(value.keep, np.ones_like(value.keep)))
-        self._settle()
-        for _, layer in self.layers:
-            if not layer.free or layer.groups > 1 or not some(layer.rows) or not len(layer.columns):
-                continue
-            outputs = without(layer.output.keep, layer.mapped_rows)
-            if layer.mixes:
-                layer.rows = self._rounded(layer.rows, outputs)
-                layer.columns = self._rounded(layer.columns, without(layer.present, layer.mapped_columns))
-            else:
-                layer.rows = layer.columns = self._rounded(layer.rows, layer.present & outputs)
-
-    def _rounded(self, mask: Mask, candidates: Mask) -> Mask:
-        """`mask` widened to a multiple of `round_to`, as far as the candidates reach."""
-        return filled(mask, -(-how_many(mask) // self.round_to) * self.round_to, candidates)
-
-
-def _follows(node: Node, vector: Value) -> bool:
-    """Whether the stored `vector` may become narrower as far as `node` is concerned."""
-    rule = type(node.rule)
-    if node.layer is not None:
-        return bool(node.layer.operand is vector)
-    return rule.follows_vectors or rule.unify_widths is Rule.unify_widths
-
-
-def _same_layer(node: Node, other: Node) -> bool:
-    """Whether both use the same tensors in the same way."""
-    return node.layer is not None and node.layer.tensors == other.layer.tensors and node.rule is other.rule

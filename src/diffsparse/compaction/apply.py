@@ -126,6 +126,8 @@ class PlanTensors:
     """What to add to the weight."""
     bias: dict[str, Tensor] = field(default_factory=dict)
     """What to add to the bias."""
+    in_proj_bias: dict[str, Tensor] = field(default_factory=dict)
+    """What to add to the bias of queries, keys and values."""
     fill: dict[str, Tensor] = field(default_factory=dict)
     """What an expand puts between the outputs."""
     added: dict[str, Tensor] = field(default_factory=dict)
@@ -139,8 +141,8 @@ class PlanTensors:
 @torch.no_grad()
 def write_plan_tensors(model: nn.Module, contents: PlanTensors) -> None:
     """Write these contents into a model that the plan was applied to."""
-    for role, added in (("weight", contents.weight), ("bias", contents.bias)):
-        for name, extra in added.items():
+    for role in ("weight", "bias", "in_proj_bias"):
+        for name, extra in getattr(contents, role).items():
             tensor = model.get_submodule(name).get_parameter(role)
             tensor.copy_(tensor.double() + extra.to(tensor.device))
     for name, affine in contents.affine.items():

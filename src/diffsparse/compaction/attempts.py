@@ -15,7 +15,9 @@ from diffsparse.compaction.plan import Kept, Plan
 from diffsparse.compaction.planner import make_plan
 from diffsparse.compaction.rules.attention import Attention
 from diffsparse.compaction.rules.contraction import Contraction
+from diffsparse.compaction.stated import stated_widths
 from diffsparse.compaction.verify import Trials
+from diffsparse.compaction.widening import Widening
 from diffsparse.errors import SparsityError
 
 # How far the code around modules is trusted: to work at other widths, not to miss modules that are gone, to be recorded
@@ -54,20 +56,21 @@ class Exact:
 
 
 def first_exact(
-    model: nn.Module, small: nn.Module, graph: Graph, trials: Trials, *, round_to: int, strict: bool, fold: bool
+    model: nn.Module, small: nn.Module, graph: Graph, trials: Trials, *, widening: Widening, strict: bool, fold: bool
 ) -> Exact:
     """Plan, apply and compare, boldest first; `small` is the recorded copy of `model`, and is cut."""
     problems: list[Exception] = []
     plans: list[Plan] = []
     insists_on_heads = False
-    for attempt in (_HEADS, *_ATTEMPTS) if has_heads(graph) else _ATTEMPTS:
+    attempts = [_HEADS, *_ATTEMPTS] if has_heads(graph) else [*_ATTEMPTS]
+    for attempt in attempts:
         if plans:
             # the failed attempt has cut the recorded model
             small = materialise(model).eval()
             graph.attach(small)
         # what runs on cannot be folded into others either
         folds = fold and attempt.get("dead_modules") != "stay"
-        plan, tensors = make_plan(Analysis(graph, round_to=round_to, **attempt), folds)
+        plan, tensors = make_plan(Analysis(graph, widening=widening, **attempt), folds)
         if plan in plans:
             continue
         plans.append(plan)
@@ -81,10 +84,15 @@ def first_exact(
             return Exact(small, plan, apart, tuple(map(_in_words, problems)), insists_on_heads)
         except Exception as error:
             # the user's own code runs here, and may raise anything at an unexpected width
-            if attempt is _HEADS:
+            if "heads" in attempt:
                 insists_on_heads = True
-            else:
-                problems.append(error)
+                continue
+            problems.append(error)
+            if len(problems) == 1 and (stated := stated_widths(materialise(model).eval(), trials.run_example)):
+                # widths that code reads stay; with that, everything is tried once more
+                again = [_HEADS] if has_heads(graph) and not insists_on_heads else []
+                attempts.extend({**each, "stated": stated} for each in (*again, *_ATTEMPTS))
+                del attempts[attempts.index(attempt) + 1 : -len(_ATTEMPTS) - len(again)]
     exact = _unchanged(model, plans[0], trials, problems)
     _refuse_kept(exact.plan, strict)
     return exact

@@ -19,7 +19,7 @@ from diffsparse.compaction.insight import can_look_into, inside, scripted_functi
 from diffsparse.compaction.rules import OPAQUE, canonical, describe
 from diffsparse.compaction.rules.base import numbers_in, takes_number
 from diffsparse.errors import SparsityError
-from diffsparse.example import map_tensors, tensors_in
+from diffsparse.example import is_mask, map_tensors, tensors_in
 from diffsparse.module_tree import memory_of, modules_by_name, tensors_by_name
 
 # Checked first: most arguments are of these types, and `isinstance` is slow for tensors.
@@ -177,9 +177,10 @@ class _Recorder(TorchFunctionMode):
         in_place = is_in_place(op, spelled_in_place, kwargs)
         if in_place and not made:
             made = list(tensors_in((args, kwargs)))[:1]
-        depends, known = False, bool(inputs)
+        depends, known, of_masks = False, bool(inputs), True
         for value in inputs:
             depends, known = depends or value.depends_on_input, known and value.known
+            of_masks = of_masks and value.of_masks >= value.depends_on_input
         # a tensor made from no other may depend on sizes or be random, and a number may come from data
         known = known and op not in _RANDOM
         if known and takes_number(op, args, kwargs):
@@ -188,7 +189,7 @@ class _Recorder(TorchFunctionMode):
                 self.graph.trusted[len(self.graph.nodes)] = (op, *numbers_in(args, kwargs))
         outputs = [Value(tuple(t.shape), known=known, depends_on_input=depends) for t in made]
         for tensor, value in zip(made, outputs, strict=True):
-            value.discrete = not tensor.dtype.is_floating_point
+            value.discrete, value.of_masks = not tensor.dtype.is_floating_point, of_masks and depends
             # what is made of a known image may still differ with its size, and rules tell
             if known and not depends:
                 value.number = single_number(tensor)
@@ -280,7 +281,7 @@ def capture(
     # numbers that are given to the model may differ next time
     recorder.sizes_asked = any(type(leaf) in {int, float} for leaf in tree_leaves((args, kwargs)))
     for tensor in tensors_in((args, kwargs)):
-        recorder.note(tensor, Value(tuple(tensor.shape), depends_on_input=True))
+        recorder.note(tensor, Value(tuple(tensor.shape), depends_on_input=True)).of_masks = is_mask(tensor)
     handles = recorder.watch()
     try:
         with torch.no_grad(), scripted_functions_as_written(), recorder:

@@ -36,7 +36,7 @@ class Doubts:
     """What one recording takes for the same everywhere and another one, at another size, does not.
 
     Where a module runs other operations at the other size, it branches by sizes. What it would do at a third one is not
-    known, so modules of its class are trusted with zeros only.
+    known; it may pad or resize, say. So modules of its class are trusted with zeros, and to treat all constants alike.
 
     Args:
         graph: the recording to doubt.
@@ -67,20 +67,53 @@ class Doubts:
         if _kind(node) in self._branching:
             for value, counts in zip(values, tracked, strict=True):
                 if counts and value.depends_on_input:
+                    was = value.fixed
                     self._give_up(value, value.numbers == 0)
+                    if not value.carried.size:
+                        value.carry(was, value.numbers)
 
     def _compare(self, value: Value, other: Value) -> None:
-        if other.axes != value.axes or other.channels != value.channels:
-            self._give_up(value, np.zeros(value.channels, bool))
+        was = value.fixed
+        agreed = _agreed(value, value.numbers, other, other.fixed, other.numbers)
+        self._give_up(value, agreed)
+        moving = other.carried.size and other.shares.shape[1] == 1
+        also = _agreed(value, value.numbers, other, other.carried, other.shares[:, 0]) if moving else was & False
+        if not value.carried.size:
+            value.carry(was & also, value.numbers)
+        elif value.shares.shape[1] == 1:
+            shares = value.shares[:, 0]
+            agreed = _agreed(value, shares, other, other.fixed, other.numbers)
+            also = _agreed(value, shares, other, other.carried, other.shares[:, 0]) if moving else also
+            self._give_up_carried(value, agreed | also)
         else:
-            self._give_up(value, other.fixed & np.isclose(other.numbers, value.numbers, rtol=1e-9, atol=0))
+            alike = other.shares.shape == value.shares.shape and np.allclose(other.shares, value.shares, 1e-9)
+            self._give_up_carried(value, other.carried if alike else was & False)
         if value.same_as is not None and other.same_as is None:
             value.same_as, self.raised = None, True
+
+    def _give_up_carried(self, value: Value, agreed: Any) -> None:
+        if some(value.carried & ~agreed):
+            value.carried, self.raised = value.carried & agreed, True
 
     def _give_up(self, value: Value, agreed: Any) -> None:
         """Of what is fixed, only what is agreed on stays."""
         if some(value.fixed & ~agreed):
             value.fixed, value.known, self.raised = value.fixed & agreed, False, True
+
+
+def _agreed(value: Value, numbers: Any, other: Value, mask: Any, others: Any) -> Any:
+    """Channels of `value` of which `mask` and the numbers `others`, one per channel of `other`, say the same.
+
+    Along dimensions of the same size they are the same channels; along others a channel of `value` stands for all.
+    """
+    if other.axes is None or len(other.shape) != len(value.shape) or value.axes is None:
+        return np.zeros(value.channels, bool)
+    mask, others = mask.reshape(other.grid), others.reshape(other.grid)
+    rest = tuple(d for d, n in enumerate(other.shape) if d not in value.axes or n != value.shape[d])
+    first = others[tuple(slice(0, 1) if d in rest else slice(None) for d in range(others.ndim))]
+    mask = (mask & (others == first)).all(rest, keepdims=True)
+    mask, first = (np.broadcast_to(grid, value.grid).reshape(-1) for grid in (mask, first))
+    return np.asarray(mask & np.isclose(first, numbers, rtol=1e-9, atol=0))
 
 
 def _kind(node: Node) -> type | None:

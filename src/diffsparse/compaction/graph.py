@@ -49,6 +49,11 @@ class Value:
     """That number, for fixed channels."""
     mapped: Mask = NO_CHANNELS
     """Channels that vary with the position and with nothing else, at every size; empty if there are none."""
+    carried: Mask = NO_CHANNELS
+    """Channels that are sums of `shares` times patterns that vary with the position, the same ones for all of them and
+    for every input of a size; empty if there are none."""
+    shares: np.ndarray[Any, np.dtype[np.float64]] = _NO_NUMBERS
+    """(channels, patterns): how much of each pattern there is in each channel."""
     need: Mask = NO_CHANNELS
     """Channels whose contents are read."""
     keep: Mask = NO_CHANNELS
@@ -59,6 +64,8 @@ class Value:
     """The tensor itself while it lives, if it was computed from parameters and buffers alone."""
     discrete: bool = False
     """Whether it holds no floating-point numbers; noted of what operators made."""
+    of_masks: bool = False
+    """Whether it follows from masks among the inputs, and from nothing else that is given to the model."""
     same_as: "Value | None" = None
     """A value that this one always equals, entry by entry."""
     taken_from: "tuple[Value, np.ndarray[Any, np.dtype[np.int64]]] | None" = None
@@ -108,6 +115,13 @@ class Value:
             # from another device, fetch no more than this
             shown = as_array(data)[first] if data.is_cpu else as_array(data[first])
             np.copyto(self.numbers, shown.reshape(-1), where=self.fixed)
+
+    def carry(self, carried: Mask, shares: np.ndarray[Any, np.dtype[np.float64]]) -> None:
+        """Say which channels are made of common patterns; those that are fixed are known better."""
+        shares = shares.reshape(len(carried), -1)
+        carried = carried & ~self.fixed & (shares != 0).any(1)
+        if some(carried):
+            self.carried, self.shares = carried, shares
 
     @property
     def dim(self) -> int:
@@ -211,6 +225,8 @@ class Graph:
     """What varies with the position and with nothing else; `constants_of` finds it."""
     maps: "ChannelMaps | None" = None
     """The same of single channels; `channel_maps_of` finds it."""
+    masks_tried: bool = False
+    """Whether other masks than those of the example were tried."""
     strangers: list[Tensor] = field(default_factory=list)
     """Tensors that were used and are neither inputs nor parameters, and were not made while recording."""
 
@@ -221,14 +237,24 @@ class Graph:
         for call in self.calls:
             call.module = self.modules[call.name]
 
+    def reads_of_data(self, of_masks: bool) -> list[Node]:
+        """Nodes that read data that depends on the input: on masks alone, or on anything else."""
+        reads = [node for node in self.nodes if not node.outputs and any(v.depends_on_input for v in node.inputs)]
+        return [n for n in reads if of_masks == all(v.of_masks for v in n.inputs if v.depends_on_input)]
+
     @property
     def constant(self) -> bool:
         """Whether the output is the same for every input."""
-        return all(value.known or (value.axes is not None and every(value.fixed)) for value in self.results)
+        return all(map(is_constant, self.results))
 
     def call_counts(self) -> dict[nn.Module, int]:
         """How often each module was called."""
         return Counter(call.module for call in self.calls)
+
+
+def is_constant(value: Value) -> bool:
+    """Whether it is the same for every input."""
+    return value.known or (value.axes is not None and every(value.fixed))
 
 
 def read_counts(nodes: Iterable[Node], results: Iterable[Value]) -> Counter[int]:

@@ -1,13 +1,15 @@
-"""Which heads of a `nn.MultiheadAttention` are dead, and which of its inputs are zero."""
+"""Which heads of a `nn.MultiheadAttention` are dead, and which of its inputs are constant."""
 
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from diffsparse.compaction.actions import TensorSlice
 from diffsparse.compaction.graph import Call, Graph, Mask, Node, every, how_many, indices
+from diffsparse.compaction.rules.layer import Layer
 from diffsparse.compaction.rules.layers import Linear
 from diffsparse.compaction.slim_attention import CutHeads, SlimAttention
 
@@ -21,6 +23,8 @@ class Multihead:
     """Heads of which something is read."""
     columns: list[Mask]
     """Inputs that are read to make queries, keys and values."""
+    added: np.ndarray[Any, np.dtype[np.float64]]
+    """What constant inputs that are gone add to the bias of all three."""
 
     @property
     def shrinks(self) -> bool:
@@ -33,10 +37,18 @@ class Multihead:
         columns = [None if every(mask) else indices(mask) for mask in self.columns]
         return CutHeads(heads=indices(self.heads), count=(len(self.heads), how_many(self.heads)), columns=columns)
 
+    @property
+    def _rows(self) -> Mask:
+        return np.repeat(self.heads, self.call.module.head_dim)  # type: ignore[arg-type]
+
+    @property
+    def added_bias(self) -> Tensor | None:
+        """What to add to `in_proj_bias` once it is cut; None for nothing."""
+        return torch.from_numpy(self.added[np.tile(self._rows, 3)]) if self.added.any() else None
+
     def slices(self, graph: Graph) -> dict[str, TensorSlice]:
         """What stays of its tensors."""
-        rows = np.repeat(self.heads, self.call.module.head_dim)  # type: ignore[arg-type]
-        thrice = np.concatenate([rows] * 3)
+        rows, thrice = self._rows, np.tile(self._rows, 3)
         cuts: dict[str, dict[int, Mask]] = {
             "in_proj_weight": {0: thrice, 1: self.columns[0]},
             "in_proj_bias": {0: thrice},
@@ -61,7 +73,7 @@ def find_multihead(graph: Graph, nodes: list[Node]) -> list[Multihead]:
     """The modules whose heads are known; call it when it is known what is read."""
     counts = graph.call_counts()
     calls = [call for call in graph.calls if type(call.module) in (nn.MultiheadAttention, SlimAttention)]
-    found = [_multihead(call, nodes) for call in calls if counts[call.module] == 1 and _own(call, graph)]
+    found = [_multihead(call, nodes, graph) for call in calls if counts[call.module] == 1 and _own(call, graph)]
     return [each for each in found if each is not None and each.shrinks]
 
 
@@ -73,7 +85,7 @@ def _own(call: Call, graph: Graph) -> bool:
     return all(value.parameter not in names for node in others for value in node.inputs)
 
 
-def _multihead(call: Call, nodes: list[Node]) -> Multihead | None:
+def _multihead(call: Call, nodes: list[Node], graph: Graph) -> Multihead | None:
     module: Any = call.module
     layers = [node for node in nodes if node.call is call and isinstance(node.rule, Linear)]
     if len(layers) < 2 or layers[-1].layer.tensors.get("weight") != f"{call.name}.out_proj.weight".lstrip("."):
@@ -83,7 +95,10 @@ def _multihead(call: Call, nodes: list[Node]) -> Multihead | None:
     if len(need) != 3 * module.num_heads * module.head_dim:
         return None
     heads: Mask = np.asarray(need.reshape(3, module.num_heads, module.head_dim).any((0, 2)))
-    reads = [node.rule.reads(node.layer, node.output.need) for node in inner]
+    constant = [_constant(node.layer) if module.in_proj_bias is not None else False for node in inner]
+    reads = [
+        node.rule.reads(node.layer, node.output.need) & ~known for node, known in zip(inner, constant, strict=True)
+    ]
     # one layer makes all of them, or one queries and the other one keys and values, or each its own
     reads = {1: reads * 3, 2: [reads[0], *reads[-1:] * 2], 3: reads}[len(inner)]
     if module.in_proj_weight is not None:
@@ -94,4 +109,18 @@ def _multihead(call: Call, nodes: list[Node]) -> Multihead | None:
         node.layer.rows = np.resize(rows, len(node.layer.rows))
         node.layer.columns = reads[0] if module.in_proj_weight is not None else reads[inner.index(node)]
     last.layer.columns = rows
-    return Multihead(call, heads, reads)
+    return Multihead(call, heads, reads, np.concatenate([_added(node.layer, graph) for node in inner]))
+
+
+def _constant(layer: Layer) -> Mask:
+    """Inputs that are one number."""
+    return layer.input.fixed if layer.input.axis is not None else np.zeros(layer.inputs, bool)
+
+
+def _added(layer: Layer, graph: Graph) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """What constant inputs that are not read add to the outputs."""
+    gone = _constant(layer) & ~layer.columns
+    weight = layer.held("weight", graph).detach().double().cpu().numpy()
+    if not gone.any():
+        return np.zeros(len(weight))
+    return np.asarray(weight[:, gone] @ layer.input.numbers[gone])

@@ -19,8 +19,8 @@ from diffsparse.compaction.multihead import find_multihead
 from diffsparse.compaction.patterns import Pattern
 from diffsparse.compaction.plan import Kept, Plan
 from diffsparse.compaction.positions import Axis
-from diffsparse.compaction.rules.layer import Layer, fold_into_bias
-from diffsparse.compaction.rules.merge import merged_constants
+from diffsparse.compaction.rules.layer import Layer
+from diffsparse.compaction.rules.merge import fold_into_bias, merged_constants
 from diffsparse.compaction.rules.vectors import is_stored
 from diffsparse.compaction.stretch import MapSize, Stretch
 from diffsparse.module_tree import lies_in, runs_in_order
@@ -49,6 +49,8 @@ def make_plan(analysis: Analysis, fold: bool = False) -> tuple[Plan, PlanTensors
         if not lies_in(each.call.name, gone):
             layers[each.call.name] = each.action
             tensors |= each.slices(analysis.graph)
+            if (added := each.added_bias) is not None:
+                contents.in_proj_bias[each.call.name] = added
     layers |= {name: action for name, action in changed_sizes(analysis.nodes).items() if not lies_in(name, gone)}
     layers |= dead
     if fold:
@@ -144,6 +146,12 @@ def _fill(layer: Layer) -> Tensor:
     return torch.from_numpy(np.where(layer.fixed_outputs, layer.output.numbers, 1.0)[layer.output.keep])
 
 
+def _one_number(layer: Layer) -> float | None:
+    """What an expand puts everywhere, if it is one number."""
+    found = set(_fill(layer)[torch.from_numpy(~layer.rows[layer.output.keep])].tolist())
+    return found.pop() if len(found) == 1 else None
+
+
 def _maps(node: Node, layer: Layer, analysis: Analysis, contents: PlanTensors) -> tuple[MapSize | None, MapSize | None]:
     """What varies with the position in an expand behind the layer, and what is added to the layer's outputs."""
     assert layer.call is not None
@@ -196,8 +204,9 @@ def _plan_layer(node: Node, layer: Layer, analysis: Analysis, layers: dict[str, 
     fill, adds = _maps(node, layer, analysis, contents)
     if folds:
         contents.bias[name] = torch.from_numpy(extra)
+    number = None
     if expand is not None and fill is None:
-        contents.fill[name] = _fill(layer)
+        contents.fill[name], number = _fill(layer), _one_number(layer)
     whole = every(layer.rows) and every(layer.columns)
     if whole and select is None and expand is None and not folds and adds is None:
         return
@@ -210,6 +219,7 @@ def _plan_layer(node: Node, layer: Layer, analysis: Analysis, layers: dict[str, 
         dim=out.dim,
         adds_bias=folds and not layer.has("bias"),
         groups=len(layer.block_sizes) if layer.groups > 1 and not layer.ragged else None,
+        number=number,
         fill=fill,
         adds=adds,
     )

@@ -10,7 +10,7 @@ from diffsparse.compaction.capture import capture
 from diffsparse.compaction.doubt import Doubts
 from diffsparse.compaction.graph import Graph
 from diffsparse.compaction.trust import assumes_something, untrusted_places
-from diffsparse.compaction.verify import copied, other_inputs, same_draws
+from diffsparse.compaction.verify import copied, other_inputs, same_draws, with_other_masks
 from diffsparse.example import Example
 from diffsparse.undisturbed import State
 
@@ -33,6 +33,11 @@ def recorded(model: nn.Module, example: Example) -> tuple[Graph, Any]:
         doubts = Doubts(graph, other)
         again, output = recorder.at_example(doubts)
         graph = again if doubts.raised else graph
+    if graph.reads_of_data(of_masks=True) and (other := recorder.with_other_masks()) is not None:
+        doubts = Doubts(graph, other)
+        again, output = recorder.at_example(doubts)
+        graph = again if doubts.raised else graph
+        graph.masks_tried = True
     return graph, output
 
 
@@ -63,6 +68,14 @@ class _Recorder:
                 # whatever the user's model raises, it does not take this input
                 continue
         return None
+
+    def with_other_masks(self) -> Graph | None:
+        """The graph for the example with other masks; None if the model does not take them."""
+        try:
+            return self._captured(with_other_masks(self._inputs))[0]
+        except Exception:
+            # whatever the user's model raises, it does not take this input
+            return None
 
     def _captured(self, inputs: Any, doubts: Doubts | None = None) -> tuple[Graph, Any]:
         try:

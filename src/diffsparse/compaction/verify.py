@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from diffsparse.compaction.numbers_used import Numbers, NumbersUsed
 from diffsparse.errors import SparsityError
-from diffsparse.example import map_tensors, tensors_in
+from diffsparse.example import is_mask, map_tensors, tensors_in
 from diffsparse.module_tree import modules_by_name
 from diffsparse.undisturbed import State, undisturbed
 
@@ -92,6 +92,17 @@ class Trials:
         if not self._other:
             self._other = [(self._example, self._run_undisturbed(original, self._example))]
         self._require_numbers(self._other[0][1])
+
+    def add_other_masks(self, original: nn.Module) -> None:
+        """Compare with other masks, too."""
+        trial = with_other_masks(self._example)
+        self.note_answers(original)
+        assert self._other is not None
+        self._other.append((trial, self._run_undisturbed(original, trial)))
+
+    def run_example(self, model: nn.Module) -> Any:
+        """What a model gives for the example."""
+        return run_on_copies(model, self._example)
 
     def _run_undisturbed(self, model: nn.Module, trial: Any) -> Any:
         with undisturbed(model, device=next(tensors_in(trial)).device, hooks=True):
@@ -181,6 +192,20 @@ def other_inputs(example: Any) -> Iterator[Any]:
     # for a model that does not take random numbers
     yield _one_more(_resized(example, 1))
     yield _one_more(example)
+
+
+def with_other_masks(example: Any) -> Any:
+    """The example with masks that hide nothing, or the last entry where those of the example hide nothing."""
+
+    def changed(tensor: Tensor) -> Tensor:
+        if not is_mask(tensor):
+            return tensor
+        other = torch.ones_like(tensor)
+        if bool(tensor.all()) and tensor.shape[1] > 1:
+            other[:, -1] = 0
+        return other
+
+    return map_tensors(changed, example)
 
 
 def random_like(thing: Any, generator: torch.Generator) -> Any:

@@ -108,6 +108,11 @@ class DataSet:
         """Shape of what a network gives for one input; override it if that is not one number per output."""
         return (self.num_outputs,)
 
+    @property
+    def unit(self) -> str:
+        """What its inputs are called, in plural."""
+        return "images" if len(self.input_shape) == 3 else "inputs"
+
     def example(self, count: int) -> Tensor:
         """Inputs of the right shape, to count and compact with; override it if zeros are no inputs."""
         return torch.zeros(count, *self.input_shape)

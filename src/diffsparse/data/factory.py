@@ -30,7 +30,9 @@ class DataRequest:
         """The data root, given or from the environment; raises if there is none."""
         named = os.environ.get(ROOT_VARIABLE)
         if self.root is None and not named:
-            raise SparsityError(f"{self.name} needs the folder that holds it: give a root or set {ROOT_VARIABLE}")
+            raise SparsityError(
+                f"{self.name} needs the folder that holds it: give a data root (--data-root) or set {ROOT_VARIABLE}"
+            )
         root = Path(named or "") if self.root is None else Path(self.root)
         if root.exists() and not root.is_dir():
             raise SparsityError(f"the data root {root} must be a folder, but is a file")

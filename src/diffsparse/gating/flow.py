@@ -57,6 +57,8 @@ class Reader:
     producers: set[Producer] = field(default_factory=set)
     norms: set[str] = field(default_factory=set)
     attended: bool = False
+    turned: bool = False
+    """Whether it is also applied the other way round, as in the second half of a tied autoencoder."""
     squares: Tensor = field(default_factory=lambda: torch.zeros(()))
     """Mean squares of its inputs on the example."""
 
@@ -111,12 +113,15 @@ class Flow(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _read(self, layer: Weighted) -> None:
         channels, seen = layer.operand.shape[layer.axis], self.trace(layer.operand)
         reader = self.readers.setdefault(layer.name, Reader(channels, layer.input_dim))
-        reader.input_dim = layer.input_dim if reader.input_dim == layer.input_dim else None
+        if reader.input_dim != layer.input_dim:
+            reader.turned = reader.turned or None not in (reader.input_dim, layer.input_dim)
+            reader.input_dim = None
         reader.producers |= seen.producers
         reader.norms |= seen.norms
         reader.attended |= seen.attended
         dims = [dim for dim in range(layer.operand.dim()) if dim != layer.axis]
-        reader.squares = reader.squares + layer.operand.double().square().mean(dims)
+        if channels == reader.channels:
+            reader.squares = reader.squares + layer.operand.double().square().mean(dims)
 
     def _produced(self, layer: Weighted | None, given: list[Tensor], made: Tensor, trace: Trace) -> Trace:
         """The trace of what a layer or a table makes: everything before it is forgotten but the past."""

@@ -95,6 +95,8 @@ class _Search:
         return feeds
 
     def _refusal(self, name: str, reader: Reader, own: list[Producer]) -> str:
+        if reader.turned:
+            return "its weights are also used turned round (weight.t()), where they read other channels"
         if reason := self._ungateable(name, reader.input_dim):
             return reason
         shared = [one for one in reader.producers if one not in own]

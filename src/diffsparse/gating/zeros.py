@@ -4,7 +4,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from diffsparse.errors import SparsityError
 from diffsparse.gates import Gate, chosen_gates
@@ -110,6 +110,28 @@ def sparsity(model: nn.Module, groups: GroupL21 | None = None, only: Selection |
     return Sparsity(gates=tuple(rows))
 
 
+@torch.no_grad()
+def gate_values(model: nn.Module, only: Selection | None = None) -> dict[str, Tensor]:
+    """The values of every gate by the name of its layer, as in `sparsity`; a gate that layers share comes in parts.
+
+    Example:
+        >>> import diffsparse as ds
+        >>> {name: a.tolist() for name, a in gate_values(ds.SignedGate.from_values([0.5, 0.0])).items()}
+        {'gate': [0.5, 0.0]}
+    """
+    parts, found = _parts(model), dict[str, Tensor]()
+    for name, gate in chosen_gates(model, only).items():
+        values, shared = gate(), parts.get(gate, {})
+        found |= {part_name: values[part.start : part.stop] for part_name, part in shared.items()}
+        if not shared:
+            found[_layer_name(name)] = values
+    return found
+
+
+def _layer_name(gate: str) -> str:
+    return gate.removesuffix(".gate") or "gate"
+
+
 def _parts(model: nn.Module) -> dict[Gate, dict[str, GatePart]]:
     """The parts of gates that layers share, by the name of the layer."""
     parts: dict[Gate, dict[str, GatePart]] = {}
@@ -140,4 +162,4 @@ def _count(name: str, gate: Gate, groups: GroupL21 | None) -> GateSparsity:
         alive = groups.split(rows).ne(0).any(-1)
         grouped = Count(zero=int((~alive).sum()), total=alive.numel())
     channels = Count(zero=int((values == 0).sum()), total=values.numel())
-    return GateSparsity(name=name.removesuffix(".gate") or "gate", channels=channels, groups=grouped)
+    return GateSparsity(name=_layer_name(name), channels=channels, groups=grouped)

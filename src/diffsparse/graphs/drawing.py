@@ -11,7 +11,9 @@ from torch import Tensor
 from diffsparse.errors import SparsityError
 from diffsparse.graphs import adjacency as matrices
 from diffsparse.graphs.adjacency import hop_counts, node_names, require_adjacency, require_map
+from diffsparse.plot import register_picture
 from diffsparse.plot.picture import blank_figure
+from diffsparse.plot.theme import dressed, theme
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -48,6 +50,7 @@ def draw_graph(
     *,
     names: Sequence[object] | None = None,
     positions: Tensor | None = None,
+    dark: bool = False,
 ) -> "Figure":
     """The non-zero edges of a learned graph; with a map, those on the map in blue and the others in orange.
 
@@ -59,8 +62,9 @@ def draw_graph(
         road_map: the given graph, non-zero where two nodes are linked; a link counts in both directions.
         names: one per node.
         positions: (nodes, 2); by default from `plane_layout` of the map, or of the learned graph without a map.
+        dark: whether the picture is for dark paper.
 
-    Needs the `report` extra; `save_picture` writes the figure.
+    Needs the `report` extra; `save_picture` writes the figure. `ds.plot.graph` is this function.
     """
     weights = require_adjacency(adjacency).cpu().float()
     labels = node_names(names, len(weights))
@@ -80,11 +84,11 @@ def draw_graph(
             _draw_lines(axes, places, strength, live & ~linked, OFF_MAP, "learned, off the map"),
             _draw_lines(axes, places, strength, linked & ~live, MISSED, "on the map, not learned"),
         ]
-    _draw_nodes(axes, places, labels)
+    _draw_nodes(axes, places, labels, dark)
     axes.set_aspect("equal")
     axes.set_axis_off()
     figure.legend(handles=legend, loc="outside lower center", ncols=3, frameon=False, fontsize=9)
-    return figure
+    return dressed(figure, dark)
 
 
 def draw_heat_map(
@@ -144,16 +148,16 @@ def _draw_lines(axes: "Axes", places: Tensor, strength: Tensor, chosen: Tensor, 
     return Line2D([], [], color=style.colour, linestyle=style.dashes, linewidth=2, label=f"{label}: {len(pairs):,}")
 
 
-def _draw_nodes(axes: "Axes", places: Tensor, labels: list[str]) -> None:
+def _draw_nodes(axes: "Axes", places: Tensor, labels: list[str], dark: bool) -> None:
     from matplotlib.patheffects import withStroke
 
-    few = len(labels) <= MOST_NAMES
+    few, (ink, paper) = len(labels) <= MOST_NAMES, theme(dark)[:2]
     x, y = places.T.numpy()
-    axes.scatter(x, y, s=40 if few else 14, c="white", edgecolors="#222222", linewidths=1.0, zorder=3)
+    axes.scatter(x, y, s=40 if few else 14, c=paper, edgecolors=ink, linewidths=1.0, zorder=3)
     if few:
         for place, label in zip(places.tolist(), labels, strict=True):
             name = axes.annotate(label, place, xytext=(4, 4), textcoords="offset points", fontsize=7, zorder=4)
-            name.set(path_effects=[withStroke(linewidth=2.5, foreground="white")], parse_math=False)
+            name.set(path_effects=[withStroke(linewidth=2.5, foreground=paper)], parse_math=False, color=ink)
 
 
 def _draw_weights(figure: "Figure", axes: "Axes", weights: Tensor, labels: list[str], title: str) -> None:
@@ -234,3 +238,6 @@ def _classical_scaling(distances: Floats) -> Floats:
 
 def _laplacian(weights: Floats) -> Floats:
     return np.diag(weights.sum(1)) - weights
+
+
+register_picture("graph", draw_graph)

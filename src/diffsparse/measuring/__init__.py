@@ -2,6 +2,7 @@
 
 from diffsparse.measuring.cost import Cost, count, samples
 from diffsparse.measuring.latency import Latency, time_interleaved
+from diffsparse.measuring.layer_report import LayerReport, by_layer
 from diffsparse.measuring.meter import measure
 from diffsparse.measuring.report import CONVENTION, Comparison, Measurement
 
@@ -10,7 +11,9 @@ __all__ = [
     "Comparison",
     "Cost",
     "Latency",
+    "LayerReport",
     "Measurement",
+    "by_layer",
     "count",
     "measure",
     "samples",

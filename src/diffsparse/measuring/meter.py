@@ -11,6 +11,8 @@ from diffsparse.errors import SparsityError, require_module
 from diffsparse.example import Example
 from diffsparse.measuring.cost import count, dense_parts
 from diffsparse.measuring.latency import Latency, Timing, time_interleaved
+from diffsparse.measuring.latency_table import LatencyTable
+from diffsparse.measuring.predict import predicted_seconds
 from diffsparse.measuring.report import Comparison, Measurement
 from diffsparse.module_tree import HoldsModel, held_model, lazy_tensor, uncompiled
 from diffsparse.undisturbed import undisturbed
@@ -21,13 +23,25 @@ Measurable: TypeAlias = nn.Module | HoldsModel
 
 @overload
 def measure(
-    model: Measurable, example_inputs: Inputs, other: None = None, *, latency: bool = ..., **timing: Unpack[Timing]
+    model: Measurable,
+    example_inputs: Inputs,
+    other: None = None,
+    *,
+    latency: bool = ...,
+    predict: bool = ...,
+    **timing: Unpack[Timing],
 ) -> Measurement: ...
 
 
 @overload
 def measure(
-    model: Measurable, example_inputs: Inputs, other: Measurable, *, latency: bool = ..., **timing: Unpack[Timing]
+    model: Measurable,
+    example_inputs: Inputs,
+    other: Measurable,
+    *,
+    latency: bool = ...,
+    predict: bool = ...,
+    **timing: Unpack[Timing],
 ) -> Comparison: ...
 
 
@@ -37,6 +51,7 @@ def measure(
     other: Measurable | None = None,
     *,
     latency: bool = True,
+    predict: bool = False,
     **timing: Unpack[Timing],
 ) -> Measurement | Comparison:
     """Operations, parameters, memory and time of a model, or of two models compared.
@@ -53,6 +68,8 @@ def measure(
         example_inputs: a tensor, a tuple of positional arguments or a dict of keyword arguments, on the model's device.
         other: a second model; both are then timed in turns on the same example.
         latency: whether to measure time at all.
+        predict: whether to also say what the table of latencies in your cache predicts; layers that it does not have
+            are timed. `diffsparse.measuring.by_layer` shows where the time goes.
         seconds: how much time to spend on timing each model, 1 by default.
         warmup: untimed calls of each model before, 3 by default.
         min_runs: the least number of timed calls of each model, 10 by default.
@@ -66,14 +83,19 @@ def measure(
     """
     own = _checked("model", model)
     if other is None:
-        return measure_in_turns([own], example_inputs, latency=latency, **timing)[0]
+        return measure_in_turns([own], example_inputs, latency=latency, predict=predict, **timing)[0]
     both = [own, _checked("other", other)]
-    first, second = measure_in_turns(both, example_inputs, latency=latency, **timing)
+    first, second = measure_in_turns(both, example_inputs, latency=latency, predict=predict, **timing)
     return Comparison(model=first, other=second)
 
 
 def measure_in_turns(
-    models: Sequence[nn.Module], example_inputs: Inputs, *, latency: bool = True, **timing: Unpack[Timing]
+    models: Sequence[nn.Module],
+    example_inputs: Inputs,
+    *,
+    latency: bool = True,
+    predict: bool = False,
+    **timing: Unpack[Timing],
 ) -> list[Measurement]:
     """What `measure` returns, for any number of models, all timed in turns on the same example."""
     example = Example.of(example_inputs)
@@ -85,6 +107,11 @@ def measure_in_turns(
         calls = [partial(example.run, each) for each in models]
         with undisturbed(*models, device=example.device):
             latencies = time_interleaved(calls, device=example.device, **timing)
+    predicted: list[float | None] = [None] * len(models)
+    if predict:
+        with undisturbed(*sources, device=example.device):
+            table = LatencyTable(device=example.device)
+            predicted = [predicted_seconds(each, example, table) for each in sources]
     return [
         Measurement(
             name=type(each).__name__,
@@ -95,9 +122,10 @@ def measure_in_turns(
             latency=time,
             device=str(example.device),
             threads=torch.get_num_threads(),
+            predicted=by_table,
             **vars(cost),
         )
-        for each, cost, time in zip(sources, costs, latencies, strict=True)
+        for each, cost, time, by_table in zip(sources, costs, latencies, predicted, strict=True)
     ]
 
 

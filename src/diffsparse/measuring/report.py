@@ -30,6 +30,8 @@ class Measurement(Cost):
     device: str
     threads: int
     """Threads that torch used inside an operation on the CPU."""
+    predicted: float | None = None
+    """Seconds of a forward pass by the table of latencies; None if nobody asked for it."""
     convention: str = CONVENTION
 
     @property
@@ -102,6 +104,8 @@ def _setting(measurement: Measurement) -> str:
 
 def _rows(measurement: Measurement) -> dict[str, str]:
     rows = {label: f"{getattr(measurement, key):,}" for key, label in _FIGURES.items()}
+    if measurement.predicted is not None:
+        rows["latency, predicted ms"] = f"{1e3 * measurement.predicted:.3f}"
     if (latency := measurement.latency) is not None:
         rows[_LATENCY["latency"]] = f"{1e3 * latency.median:.3f}"
         rows["latency, quartiles"] = f"{1e3 * latency.lower_quartile:.3f} .. {1e3 * latency.upper_quartile:.3f}"

@@ -4,10 +4,10 @@ from typing import Any
 
 import numpy as np
 
-from diffsparse.budget.limits import METRICS, Limits, Numbers
+from diffsparse.budget.limits import METRICS, Limits, cost_numbers
 from diffsparse.measuring import Measurement
 
-WORDS = {"macs": "MACs", "params": "parameters", "bytes": "bytes"}
+WORDS = {"macs": "MACs", "params": "parameters", "bytes": "bytes", "latency": "latency"}
 
 
 def asked_costs(options: Any) -> dict[str, float]:
@@ -25,12 +25,12 @@ class CostLimits:
     """
 
     def __init__(self, asked: dict[str, float], whole: Measurement) -> None:
-        self.asked, self._whole = asked, _numbers(whole)
+        self.asked, self._whole = asked, cost_numbers(whole)
         self._limits = Limits.asked(asked, self._whole)
 
     def excess(self, cost: Measurement) -> float:
         """The largest cost as a multiple of its limit; at most 1 if all hold."""
-        return self._limits.excess(_numbers(cost))
+        return self._limits.excess(cost_numbers(cost))
 
     def words(self) -> str:
         """What was asked for, as options."""
@@ -38,9 +38,5 @@ class CostLimits:
 
     def shares(self, cost: Measurement) -> str:
         """The costs that there are limits for, in words."""
-        shares = dict(zip(METRICS, _numbers(cost) / np.maximum(self._whole, 1), strict=True))
+        shares = dict(zip(METRICS, cost_numbers(cost) / np.maximum(self._whole, 1), strict=True))
         return " and ".join(f"{shares[name]:.1%} of the {WORDS[name]}" for name in self.asked)
-
-
-def _numbers(cost: Measurement) -> Numbers:
-    return np.array([getattr(cost, name) for name in METRICS], float)

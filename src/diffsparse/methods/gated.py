@@ -8,6 +8,7 @@ from torch.optim import Optimizer
 
 from diffsparse.budget import Budget
 from diffsparse.budget.budget import DUE
+from diffsparse.budget.regulariser import BudgetPressure
 from diffsparse.compaction import Compacted
 from diffsparse.errors import SparsityError
 from diffsparse.gates import named_gates
@@ -32,6 +33,7 @@ class Gated(Method):
     macs: float | None = None
     params: float | None = None
     bytes: float | None = None
+    latency: float | None = None
     due: float = DUE
     strength: float = 0.0
     norm: Norm = field(default_factory=L1)
@@ -42,7 +44,7 @@ class Gated(Method):
     entries: int = field(default=0, repr=False, compare=False)
     """Entries of all gates."""
 
-    options = COSTS | STEERING | {"due", "norm", "group_size", "start", "rgf", "target"}
+    options = COSTS | STEERING | {"latency", "due", "norm", "group_size", "start", "rgf", "target"}
     instead_of_cost = STEERING | {"norm", "group_size", "target"}
 
     @classmethod
@@ -61,6 +63,7 @@ class Gated(Method):
             macs=costs.get("macs"),
             params=costs.get("params"),
             bytes=costs.get("bytes"),
+            latency=costs.get("latency"),
             strength=settings.number,
             norm=settings.chosen_norm(),
             start=(1.0 if costs else 0.5) if settings.start is None else settings.start,
@@ -88,7 +91,7 @@ class Gated(Method):
     def fitted(self, model: nn.Module, example: Tensor, steps: int) -> Method:
         if not self.shrinks:
             return self
-        costs = {"macs": self.macs, "params": self.params, "bytes": self.bytes}
+        costs = {"macs": self.macs, "params": self.params, "bytes": self.bytes, "latency": self.latency}
         # a head costs as much as dozens of neurons: weighted by that, all heads would go before any neuron
         weighted = not any(isinstance(module, GatedLayer) for module in model.modules())
         budget = Budget(model, example, steps=steps, due=self.due, weighted=weighted, **costs)  # type: ignore[arg-type]
@@ -124,36 +127,6 @@ class Gated(Method):
     def _small(self, budget: Budget, model: nn.Module) -> Compacted[nn.Module]:
         """`model`, which was trained on after it became small: nothing is left to compare it with."""
         return replace(budget.small, model=model, max_difference=None)
-
-
-class BudgetPressure(Regulariser):
-    """A budget as the training loop wants it."""
-
-    strength = 0.0
-
-    def __init__(self, budget: Budget, optimizer: Optimizer) -> None:
-        self.budget, self.optimizer = budget, optimizer
-
-    @property
-    def reached(self) -> bool:  # type: ignore[override]
-        """Whether the model is small."""
-        return self.budget.finished
-
-    def __call__(self) -> Tensor | None:
-        return None if self.budget.finished else self.budget.penalty()
-
-    def step_done(self) -> bool:
-        return self.budget.step(self.optimizer)
-
-    def let_follow(self, average: Any) -> None:
-        average.follow(self.budget.small)
-
-    def before_restoring(self, state: dict[str, Any]) -> bool:
-        self.budget.load_state_dict(state, self.optimizer)
-        return True
-
-    def state_dict(self) -> dict[str, Any]:
-        return self.budget.state_dict()
 
 
 register_method("ds", Gated)

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim import Optimizer
 
-from diffsparse.compaction import Compacted, compact, live_macs
+from diffsparse.compaction import Compacted, compact, live_macs, live_widths
 from diffsparse.errors import SparsityError, require_number
 from diffsparse.gates import named_gates
 from diffsparse.gating import Count, sparsity
@@ -127,6 +127,10 @@ class Method:
     def live_macs(self, model: nn.Module, example: Tensor) -> int | None:
         """MACs of one input through what is alive of `model`; None if that cannot be counted."""
         return live_macs(model, example)
+
+    def live_widths(self, model: nn.Module, example: Tensor) -> dict[str, int] | None:
+        """Outputs of each layer of what is alive of `model`; None if that cannot be told."""
+        return live_widths(model, example)
 
     def compacted(self, model: nn.Module, fresh: nn.Module, example: Tensor) -> Compacted[nn.Module]:
         """For methods that do not cut: the compact form of the trained `model`, which came from `fresh`."""

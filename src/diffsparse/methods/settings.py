@@ -24,6 +24,8 @@ class Sparsifying:
     """The same for parameters. If several are given, all hold."""
     bytes: float | None = None
     """The same for bytes of parameters and buffers."""
+    latency: float | None = None
+    """The same for the time of one input on this machine, as a share of the whole network's; for ds."""
     due: float = DUE
     """For ds: the share of all steps after which that cost is reached; the rest trains the small network."""
     strength: float | Literal["auto"] | None = None
@@ -94,5 +96,7 @@ class Sparsifying:
 
 def _check_cost(name: str, cost: float) -> None:
     require_number(name, cost, above=0)
+    if name == "latency" and cost > 1:
+        raise SparsityError(f"latency must be a share of the whole network's, above 0 and up to 1, got {cost:g}")
     if cost > 1 and cost != round(cost):
         raise SparsityError(f"{name} must be a share of the whole network, up to 1, or a whole number, got {cost:g}")

@@ -1,7 +1,7 @@
 """What traffic forecasting adds to the package (data, task, method, report); an entry point names this module."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -125,7 +125,7 @@ class GraphReport(RunReport):
         assert graph is not None
         write_graph(graph, data, folder, say)
 
-    def columns(self, result: dict[str, Any], cells: dict[str, str]) -> dict[str, str]:
+    def columns(self, result: Mapping[str, Any], cells: dict[str, str]) -> dict[str, str]:
         graph = result["graph"]
         kept = f"{graph['nonzeros']:,} ({graph['nonzeros'] / graph['entries']:.1%})"
         own = {"entries": kept} | {f"LR {k}": f"{graph[f'lr{k}']:.3f}" for k in (1, 2) if f"lr{k}" in graph}

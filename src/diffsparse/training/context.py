@@ -27,11 +27,11 @@ SAMPLES = 32
 class Watcher:
     """Told of every step and epoch; this one keeps silent, the command line's draws a bar."""
 
-    def phase_began(self, name: str, *, epochs: int, steps: int, done: int) -> None:
-        """A phase of `epochs` epochs begins, or goes on after `done` steps."""
+    def phase_began(self, name: str, *, epochs: int, steps: int, done: int, unit: str) -> None:
+        """A phase of `epochs` epochs begins, or goes on after `done` steps; `unit` says what inputs are, in plural."""
 
-    def step_done(self) -> None:
-        """A step is over."""
+    def step_done(self, loss: Tensor, inputs: int) -> None:
+        """A step with so many inputs is over; reading its `loss`, a scalar, may have to wait for the device."""
 
     def epoch_done(self, record: dict[str, Any]) -> None:
         """An epoch is over; `record` is its line of the log."""

@@ -1,6 +1,5 @@
 """The folder of a run: configuration, log, checkpoints, results."""
 
-import contextlib
 import json
 import os
 import shutil
@@ -11,6 +10,8 @@ from typing import Any
 
 from diffsparse.errors import CheckpointError, SparsityError, SparsityWarning
 from diffsparse.files import write_text
+from diffsparse.records import read_log
+from diffsparse.training.board import Board
 from diffsparse.training.config import Recipe, read_recipe, to_toml
 from diffsparse.training.snapshot import Progress, Snapshot, Trained, write_snapshot
 
@@ -107,13 +108,13 @@ class Log:
     """One line of JSON per epoch, and TensorBoard if it is asked for."""
 
     path: Path
-    tensorboard: Path | None = None
-    """Folder for TensorBoard; None without it."""
+    board: Board | None = None
+    """The same for TensorBoard; None without it."""
 
     def check(self) -> None:
         """Raise now rather than after an epoch if TensorBoard is asked for and missing."""
-        if self.tensorboard is not None:
-            self._summary_writer()
+        if self.board is not None:
+            self.board.check()
 
     def add(self, record: dict[str, Any]) -> None:
         """Append a line; it is on the disk when this returns."""
@@ -124,30 +125,16 @@ class Log:
                 os.fsync(file.fileno())
         except OSError as error:
             raise CheckpointError(f"cannot write '{self.path}': {error.strerror or error}") from error
-        if self.tensorboard is not None:
-            # closed each time: what is written is then on the disk, and no thread is left behind
-            with self._summary_writer()(str(self.tensorboard)) as writer:
-                for key, value in record.items():
-                    if isinstance(value, int | float):
-                        writer.add_scalar(f"{record['phase']}/{key}", value, record["epoch"])
+        if self.board is not None:
+            self.board.add(record)
 
     def records(self) -> list[dict[str, Any]]:
         """All records, without a last line that a killed process left half-written."""
-        found = []
-        if self.path.exists():
-            for line in self.path.read_text(encoding="utf-8").splitlines():
-                with contextlib.suppress(ValueError):
-                    found.append(json.loads(line))
-        return found
+        return read_log(self.path)
 
     def forget_after(self, phase: str, epoch: int) -> None:
         """Drop records of epochs of `phase` after `epoch`, which a resumed run writes again."""
         kept = [record for record in self.records() if record["phase"] != phase or record["epoch"] <= epoch]
         write_text(self.path, "".join(f"{json.dumps(record)}\n" for record in kept))
-
-    def _summary_writer(self) -> Any:
-        try:
-            from torch.utils.tensorboard import SummaryWriter
-        except ImportError:
-            raise SparsityError("TensorBoard is not installed; try: pip install 'diffsparse[tensorboard]'") from None
-        return SummaryWriter
+        if self.board is not None:
+            self.board.write(kept)

@@ -64,6 +64,7 @@ class Trainer:
         self._wrap()
         self.progress = Progress()
         self._losses: list[Tensor] = []
+        self._loss = torch.zeros(())
         self._best = context.folder.path / f"{phase.name}-best.safetensors"
 
     @property
@@ -99,9 +100,9 @@ class Trainer:
 
     def run(self) -> nn.Module:
         """Train to the end; raises StoppedError after a signal and DivergenceError if training diverges."""
-        progress, watcher = self.progress, self.context.watcher
+        progress, watcher, phase = self.progress, self.context.watcher, self.phase
         done = progress.epoch * self.steps + progress.step
-        watcher.phase_began(self.phase.name, epochs=self.phase.epochs, steps=self.steps, done=done)
+        watcher.phase_began(phase.name, epochs=phase.epochs, steps=self.steps, done=done, unit=self.context.data.unit)
         try:
             while progress.epoch < self.phase.epochs:
                 self._epoch()
@@ -124,7 +125,7 @@ class Trainer:
                 added = self._step(self.context.placed(inputs), targets.to(device, non_blocking=True))
                 sums = added if sums is None else sums + added
                 progress.step += 1
-                self.context.watcher.step_done()
+                self.context.watcher.step_done(self._loss, self.context.recipe.batch_size)
                 look = self.processes.world == 1 or progress.step % CHECK_EVERY == 0
                 if look and progress.step < self.steps and self._interrupted():
                     progress.sums = sums.tolist()
@@ -169,6 +170,7 @@ class Trainer:
             if self.average is not None:
                 self.regulariser.let_follow(self.average)
             self._take_small_model()
+            self.progress.shrunk.append((position + 1) / self.steps)
         return sums[0] if pieces == 1 else torch.stack(sums).sum(0)
 
     def _backward(self, inputs: Tensor, targets: Tensor, pieces: int, *, last: bool) -> Tensor:
@@ -178,7 +180,8 @@ class Trainer:
             with self._autocast():
                 outputs = self.forward(inputs)
                 loss = self.phase.objective.loss(outputs, inputs, targets) / pieces
-            self._losses.append(pieces * loss.detach())
+            self._loss = pieces * loss.detach()
+            self._losses.append(self._loss)
             if last and self.regulariser is not None and (term := self.regulariser()) is not None:
                 loss = loss + term
             self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
@@ -251,6 +254,10 @@ class Trainer:
             record["strength"] = self.regulariser.strength
         if self.processes.first and objective.shows_macs:
             record["macs"] = method.live_macs(self.result, self.context.example())
+        if self.processes.first and self.context.log.board is not None:
+            record["widths"] = method.live_widths(self.result, self.context.example())
+        if progress.shrunk:
+            record["shrunk"], progress.shrunk = progress.shrunk, []
         record["seconds"] = progress.seconds
         if self.processes.first:
             self.context.log.add(record)

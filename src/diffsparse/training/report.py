@@ -24,7 +24,11 @@ class RunReport(ABC):
     def write(self, model: nn.Module, data: DataSet, folder: Path, say: Callable[[str], None]) -> None:  # noqa: B027
         """Write files into the folder of the run; `say` prints a line for the user."""
 
-    def columns(self, result: dict[str, Any], cells: dict[str, str]) -> dict[str, str]:
+    def costs(self, result: Mapping[str, Any]) -> dict[str, dict[str, int]]:
+        """What the networks "plain" and "compact" cost (macs, params), if not what is in the result."""
+        return {}
+
+    def columns(self, result: Mapping[str, Any], cells: dict[str, str]) -> dict[str, str]:
         """The cells of a run with this report, made from the usual ones."""
         return cells
 
@@ -34,9 +38,18 @@ register_report = REPORTS.add
 """Add a report; its figures are in result.json under its name."""
 
 
-def reports_in(result: dict[str, Any]) -> list[RunReport]:
+def reports_in(result: Mapping[str, Any]) -> list[RunReport]:
     """The reports that have figures in a result."""
     return [report for name, report in REPORTS.items() if name in result]
+
+
+def costs_in(result: Mapping[str, Any]) -> dict[str, dict[str, int]]:
+    """What the plain and the compact network of a run cost, as its reports see it."""
+    costs: dict[str, dict[str, int]] = {name: dict(result["cost"][name]) for name in ("plain", "compact")}
+    for report in reports_in(result):
+        for name, own in report.costs(result).items():
+            costs[name] |= own
+    return costs
 
 
 def cost_cells(now: Mapping[str, int], before: Mapping[str, int]) -> dict[str, str]:

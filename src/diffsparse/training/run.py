@@ -7,22 +7,26 @@ from typing import Any
 
 from torch import nn
 
-from diffsparse.budget.limits import METRICS
+from diffsparse.budget.limits import COUNTED
 from diffsparse.checkpoint import load, save
 from diffsparse.data import open_data
 from diffsparse.data.dataset import DataSet
 from diffsparse.errors import SparsityError
 from diffsparse.files import write_json, write_text
 from diffsparse.measuring import measure
+from diffsparse.measuring.meter import measure_in_turns
 from diffsparse.methods import Cut, Method, Sparsifying, choose_method
 from diffsparse.methods.costs import asked_costs
 from diffsparse.methods.method import resolved
+from diffsparse.training.board import Board
 from diffsparse.training.build import build_model
+from diffsparse.training.command import train_command
 from diffsparse.training.config import Recipe
 from diffsparse.training.context import Interrupt, Phase, RunContext, Watcher
 from diffsparse.training.evaluate import evaluate
 from diffsparse.training.folder import Log, RunFolder
 from diffsparse.training.loop import Trainer
+from diffsparse.training.outcome import TIMING, file_size, latencies, layer_table
 from diffsparse.training.processes import environment, joined
 from diffsparse.training.report import REPORTS, reports_in
 from diffsparse.training.task import TASKS, Objective
@@ -58,8 +62,8 @@ def train(
             sharers = f"{processes.world} processes in {pieces} pieces each"
             raise SparsityError(f"a batch of {batch} cannot be shared by {sharers}")
         # the first process comes first: it may have to download what the others then find
-        first = processes.first_does(lambda: _data(recipe), f"the first process cannot open {recipe.data}")
-        data = _data(recipe) if first is None else first
+        first = processes.first_does(lambda: open_recipe_data(recipe), f"the first process cannot open {recipe.data}")
+        data = open_recipe_data(recipe) if first is None else first
         if (count := len(data.train)) < batch:
             raise SparsityError(f"a batch of {batch} is more than the {count} inputs of {data.name} to train on")
         return _Run(
@@ -67,14 +71,15 @@ def train(
             data=data,
             processes=processes,
             folder=folder,
-            log=Log(path=folder.log, tensorboard=output / "tensorboard" if tensorboard else None),
+            log=Log(path=folder.log, board=Board(output / "tensorboard") if tensorboard else None),
             watcher=watcher if watcher is not None and processes.first else Watcher(),
             interrupt=interrupt,
             resume=resume,
         ).go()
 
 
-def _data(recipe: Recipe) -> DataSet:
+def open_recipe_data(recipe: Recipe) -> DataSet:
+    """The data set that `recipe` names."""
     return open_data(
         recipe.data,
         root=recipe.data_root,
@@ -106,21 +111,30 @@ class _Run(RunContext):
         self.processes.first_does(lambda: self.folder.begin(recipe, self.resume, needed=12 * plain.bytes), failure)
         objective = task.objective(recipe, self._teacher())
         model, small = self._trained(method, settings, model, fresh, objective)
-        costs = {"plain": plain, "compact": measure(small.model, self.example(), latency=False)}
-        result = {
-            "command": "diffsparse train",
+        whole = self._fresh(recipe.model, recipe.arguments)
+        timed = self.processes.first
+        before, after = measure_in_turns([whole, small.model], self.example(), latency=timed, **TIMING)
+        costs = {
+            name: {key: getattr(cost, key) for key in COUNTED} for name, cost in (("plain", before), ("compact", after))
+        }
+        result: dict[str, Any] = {
+            "command": train_command(recipe),
             "config": recipe.as_dict(),
             "environment": environment() | {"processes": self.processes.world},
             "figures": {
                 name: evaluate(net, self.data.test, objective, recipe.batch_size, self.processes)
                 for name, net in {"trained": model, "compact": small.model}.items()
             },
+            "headline": objective.headline,
+            "higher_is_better": objective.higher_is_better,
             "network": name,
             "data": {"train": len(self.data.train), "outputs": self.data.num_outputs},
             "strength": self._last_strength(),
             "asked": asked_costs(method),
             "zeros": asdict(small.removed) | {"fraction": small.removed.fraction},
-            "cost": {name: {key: getattr(cost, key) for key in METRICS} for name, cost in costs.items()},
+            "cost": costs,
+            "latency": latencies(before, after),
+            "layers": layer_table(whole, small.model, before, after),
             "max_difference": None if method.cuts or not small.compacted else small.compacted.max_difference,
             "seconds": time.perf_counter() - began,
             "training_seconds": {record["phase"]: record["seconds"] for record in self.log.records()},
@@ -129,6 +143,7 @@ class _Run(RunContext):
             if (figures := report.figures(model, self.data, self.watcher.say)) is not None:
                 result[name] = figures
         if self.processes.first:
+            costs["plain"]["file_bytes"] = file_size(whole, self.folder.path)
             self._write(model, small, result)
         self.processes.wait()
         return result

@@ -35,6 +35,8 @@ class Progress:
     """Loss at the start, to compare with: one that explodes is far larger."""
     controller: dict[str, Any] = field(default_factory=dict)
     regulariser: dict[str, Any] = field(default_factory=dict)
+    shrunk: list[float] = field(default_factory=list)
+    """When the network became small in the current epoch, counted in epochs."""
     best: float | None = None
     """Best validation figure so far."""
 

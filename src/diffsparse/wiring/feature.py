@@ -1,7 +1,7 @@
 """What learned wirings add to the rest of the package (network, methods, report); an entry point names this module."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -153,12 +153,15 @@ class WiringReport(RunReport):
         except SparsityError as error:
             say(f"no picture of the wiring: {error}")
 
-    def columns(self, result: dict[str, Any], cells: dict[str, str]) -> dict[str, str]:
-        now, complete = (
-            {"macs": cost["mult_adds"], "params": cost["params"] + cost["batch_norm_params"]}
-            for cost in (result["wiring"]["recursive"], result["wiring"]["complete"])
-        )
-        return cells | {"zeros": f"{cells['zeros']} of edges"} | cost_cells(now, complete)
+    def costs(self, result: Mapping[str, Any]) -> dict[str, dict[str, int]]:
+        return {
+            name: {"macs": cost["mult_adds"], "params": cost["params"] + cost["batch_norm_params"]}
+            for name, cost in (("plain", result["wiring"]["complete"]), ("compact", result["wiring"]["recursive"]))
+        }
+
+    def columns(self, result: Mapping[str, Any], cells: dict[str, str]) -> dict[str, str]:
+        costs = self.costs(result)
+        return cells | {"zeros": f"{cells['zeros']} of edges"} | cost_cells(costs["compact"], costs["plain"])
 
 
 def _wired(match: re.Match[str], num_classes: int, in_channels: int) -> nn.Module:

@@ -32,7 +32,7 @@ def explain(name: str, shifts: bool) -> None:
 
 
 def _print(done: Line) -> None:
-    print(f"{done.zero.name:<48}" + "".join(f"{cell:>19}" for cell in done.cells[1:]), flush=True)
+    print(f"{done.zero.name:<48}" + "".join(f"{cell:>20}" for cell in done.cells[1:]), flush=True)
     for result in (done.zero, done.constant):
         for problem in filter(None, [result.problem, *(f"fell back: {reason}" for reason in result.fallbacks)]):
             print(f"    {'zero' if result is done.zero else 'constant'}: {problem[:300]}", flush=True)
@@ -41,9 +41,10 @@ def _print(done: Line) -> None:
 def _summary(results: list[Result]) -> str:
     exact = [result for result in results if not result.problem]
     tight = sum(result.ratio <= 1.05 for result in exact)
-    worst = max(exact, key=lambda result: result.ratio)
+    possible = sum(result.above_least <= 1.05 for result in exact)
     return (
-        f"{len(results)} compacted, {len(results) - len(exact)} failed, {tight} at most 1.05, worst {worst.ratio:.3f}"
+        f"{len(results)} compacted, {len(results) - len(exact)} failed, at most 1.05 of what is live: {tight}, "
+        f"of the least: {possible}; worst {max(r.ratio for r in exact):.3f}, {max(r.above_least for r in exact):.3f}"
     )
 
 
@@ -58,7 +59,7 @@ def main() -> int:
     warnings.simplefilter("ignore")
     chosen = [name for name in ARCHITECTURES if any(part.lower() in name.lower() for part in given.only)]
     start, lines = time.monotonic(), []
-    print(f"{HEAD[0]:<48}" + "".join(f"{cell:>19}" for cell in HEAD[1:]))
+    print(f"{HEAD[0]:<48}" + "".join(f"{cell:>20}" for cell in HEAD[1:]))
     with multiprocessing.get_context("spawn").Pool(given.processes) as workers:
         for done in workers.imap(line, chosen):
             lines.append(done)

@@ -27,7 +27,8 @@ class Line:
     def cells(self) -> list[str]:
         """What the table shows."""
         counts = [f"{self.zero.before / 1e6:.2f}", f"{self.zero.after / 1e6:.2f}"]
-        return [self.zero.name, *counts, _shown(self.zero), _shown(self.constant), f"{self.zero.seconds:.2f}"]
+        ratios = [cell for result in (self.zero, self.constant) for cell in _shown(result)]
+        return [self.zero.name, *counts, *ratios, f"{self.zero.seconds:.2f}"]
 
 
 def line(name: str) -> Line:
@@ -37,11 +38,13 @@ def line(name: str) -> Line:
     return Line(zero=examine(architecture, shifts=False), constant=examine(architecture, shifts=True))
 
 
-HEAD = ["architecture", "MACs (M)", "after", "x/live", "x/live, constants", "seconds"]
+HEAD = ["architecture", "MACs (M)", "after", "x/live", "x/least", "x/live, constants", "x/least, constants", "seconds"]
 
 
-def _shown(result: Result) -> str:
-    return result.problem.partition(" ")[0].rstrip(":") if result.problem else f"{result.ratio:.3f}"
+def _shown(result: Result) -> list[str]:
+    if result.problem:
+        return [result.problem.partition(" ")[0].rstrip(":")] * 2
+    return [f"{result.ratio:.3f}", f"{result.above_least:.3f}"]
 
 
 def as_json(lines: list[Line]) -> str:

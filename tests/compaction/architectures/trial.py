@@ -28,7 +28,8 @@ class Result:
     """MACs of the example, those of products between activations included; `after`: of the compact model."""
     after: int
     live: int
-    """MACs that the oracle calls live."""
+    """MACs that the oracle calls live; `least`: with blocks of one size, and one width of a module for all calls."""
+    least: int
     seconds: float
     """Of `compact`."""
     problem: str = ""
@@ -40,6 +41,11 @@ class Result:
     def ratio(self) -> float:
         """x/live."""
         return self.after / self.live if self.live else float(self.after > 0)
+
+    @property
+    def above_least(self) -> float:
+        """x/least."""
+        return self.after / self.least if self.least else float(self.after > 0)
 
 
 def call(model: nn.Module, given: Inputs) -> Any:
@@ -58,7 +64,7 @@ def half_dead(architecture: Architecture, *, shifts: bool, seed: int = 0) -> nn.
 def examine(architecture: Architecture, *, shifts: bool, seed: int = 0) -> Result:
     """Build, kill, compact, compare and count."""
     model, example = half_dead(architecture, shifts=shifts, seed=seed), architecture.inputs(100 + seed)
-    live = live_macs(model, architecture.inputs).live
+    found = live_macs(model, architecture.inputs)
     before = macs(model, example)
     start = time.perf_counter()
     with warnings.catch_warnings():
@@ -67,15 +73,16 @@ def examine(architecture: Architecture, *, shifts: bool, seed: int = 0) -> Resul
             small = ds.compact(model, example)
         except Exception as error:
             spent, problem = time.perf_counter() - start, f"refused: {type(error).__name__}: {error}"
-            named = {"name": architecture.name, "source": architecture.source}
-            return Result(**named, before=before, after=before, live=live, seconds=spent, problem=problem)
+            named = {"name": architecture.name, "source": architecture.source, "live": found.live, "least": found.least}
+            return Result(**named, before=before, after=before, seconds=spent, problem=problem)
     return Result(
         name=architecture.name,
         source=architecture.source,
         before=before,
         seconds=time.perf_counter() - start,
         after=macs(small.model, example),
-        live=live,
+        live=found.live,
+        least=found.least,
         problem=compared(architecture, model, small.model),
         fallbacks=small.fallbacks,
         kept=tuple(sorted({f"{entry.layer}: {entry.reason}" for entry in small.kept})),

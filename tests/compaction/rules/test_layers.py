@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import diffsparse as ds
-from diffsparse.compaction.rules.layer import fold_into_bias
+from diffsparse.compaction.rules.merge import fold_into_bias
 from diffsparse.testing import zero_channels
 from tests.compaction.nets import randomise, same
 from tests.compaction.shrinks import shrinks

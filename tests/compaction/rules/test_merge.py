@@ -51,3 +51,38 @@ def test_a_single_constant_keeps_its_weights() -> None:
     model = net(nn.Conv2d(8, 6, 3, padding=1), [3])
     small = ds.compact(model, torch.randn(2, 3, 9, 9, dtype=torch.float64)).model
     assert torch.equal(small[2].weight, model[2].weight)
+
+
+class Upsampled(nn.Module):
+    """A transposed convolution of constants, beside one of the input, in front of a convolution with padding."""
+
+    def __init__(self, up: nn.Module) -> None:
+        super().__init__()
+        self.norm, self.up, self.skip = nn.BatchNorm2d(3), up, nn.ConvTranspose2d(3, 4, 3, 2)
+        self.join = nn.Conv2d(20, 5, 3, padding=1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y: torch.Tensor = self.join(torch.cat([self.up(self.norm(x)), self.skip(x)], 1))
+        return y
+
+
+@pytest.mark.parametrize(
+    ("up", "patterns"),
+    [
+        (lambda: nn.ConvTranspose2d(3, 16, 3, 2), 10),
+        (lambda: nn.ConvTranspose2d(3, 16, 3, 2, bias=False), 9),
+        (lambda: nn.ConvTranspose2d(3, 16, (3, 1), 2), 4),
+    ],
+    ids=["bias", "no bias", "thin"],
+)
+def test_patterns_behind_a_transposed_convolution(up, patterns: int) -> None:
+    model = Upsampled(up())
+    if patterns == 4:
+        # two columns more, so that both parts are as wide
+        model.up = nn.Sequential(model.up, nn.ZeroPad2d((0, 2, 0, 0)))
+    randomise(model)
+    model.norm.weight.data.zero_()
+    small = ds.compact(model, torch.randn(2, 3, 6, 6, dtype=torch.float64))
+    assert small.model.join.in_channels == patterns + 4
+    for size in (2, 3, 8):
+        assert same(model, small.model, torch.randn(3, 3, size, size + 1, dtype=torch.float64))

@@ -87,6 +87,19 @@ class Layer:
         return self._same_in_calls([twin.input for twin in self.twins]) if self.twins else self.input.fixed
 
     @property
+    def alike_inputs(self) -> tuple[Mask, np.ndarray[Any, np.dtype[np.float64]]]:
+        """Inputs that are not folded and are made of common patterns, and their shares, as `Value` has them."""
+        numbers, alike = self.input.numbers, np.zeros(self.input.channels, bool)
+        shares = numbers[:, None]
+        if not self.folds:
+            alike = self.fixed_inputs & (numbers != 0)
+        if self.input.carried.size and not self.twins:
+            carried = self.input.carried[:, None]
+            shares = np.concatenate([shares * alike[:, None], self.input.shares * carried], 1)
+            alike = alike | self.input.carried
+        return alike, shares
+
+    @property
     def fixed_outputs(self) -> Mask:
         """Outputs that are one number, the same in all calls."""
         return self._same_in_calls([twin.output for twin in self.twins]) if self.twins else self.output.fixed
@@ -273,20 +286,6 @@ class LayerRule(Rule):
             if cut and shape:
                 made[name] = TensorSlice(dims=cut, shape=shape)
         return made
-
-
-def fold_into_bias(layer: Layer, weight: Tensor) -> np.ndarray[Any, np.dtype[np.float64]]:
-    """What the fixed inputs that were removed add to each output."""
-    if not layer.folds or layer.input.axis is None:
-        return np.zeros(len(layer.rows))
-    gone = np.where(layer.fixed_inputs & ~layer.columns, layer.input.numbers, 0.0)
-    if not gone.any():
-        return np.zeros(len(layer.rows))
-    summed = weight.detach().double().cpu()
-    summed = summed.flatten(2).sum(2) if summed.dim() > 2 else summed
-    summed = summed.T if layer.transposed else summed
-    blocks = summed.numpy().reshape(layer.groups, -1, summed.shape[1])
-    return np.asarray(np.einsum("goi,gi->go", blocks, gone.reshape(layer.groups, -1)).reshape(-1))
 
 
 def grouped_slice(layer: Layer, shape: list[int]) -> TensorSlice:

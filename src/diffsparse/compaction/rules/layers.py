@@ -9,11 +9,11 @@ from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 
-from diffsparse.compaction.graph import Graph, Mask, Node, as_array, some, without
+from diffsparse.compaction.graph import Graph, Mask, Node, as_array, every, some, without
 from diffsparse.compaction.rules.base import Rule, argument, pin, unite
 from diffsparse.compaction.rules.groups import ragged_pays, regular
 from diffsparse.compaction.rules.layer import Layer, LayerRule
-from diffsparse.compaction.rules.merge import with_one_constant
+from diffsparse.compaction.rules.merge import with_fewest_alike
 
 
 class Linear(LayerRule):
@@ -80,7 +80,7 @@ class Linear(LayerRule):
             # there is no convolution without inputs
             layer.mapped_columns = None
             layer.columns = self.reads(layer, layer.rows)
-        layer.columns = with_one_constant(layer, layer.columns)
+        layer.columns = with_fewest_alike(layer, layer.columns)
         if layer.groups > 1:
             even = regular(layer.rows, layer.columns, layer.groups)
             pays = layer.free and not layer.transposed and not layer.twins
@@ -158,6 +158,22 @@ class TransposedConvolution(Convolution):
 
     modules = (_ConvTransposeNd,)
     transposed = True
+
+    def infer(self, node: Node, graph: Graph) -> bool:
+        if not super().infer(node, graph):
+            return False
+        layer = node.layer
+        if layer.groups == 1 and layer.input.axis is not None and every(layer.input.fixed):
+            self._carry(layer, graph)
+        return True
+
+    @staticmethod
+    def _carry(layer: Layer, graph: Graph) -> None:
+        """Constants become a pattern for each entry of the window, the same for all outputs, and one for the bias."""
+        weight = layer.held("weight", graph).detach().double().cpu().flatten(2).numpy()
+        shares = np.einsum("i,iok->ok", layer.input.numbers, weight)
+        bias = layer.held("bias", graph).detach().double().cpu().numpy() if layer.has("bias") else np.zeros(len(shares))
+        layer.output.carry(np.ones(len(shares), bool), np.concatenate([shares, bias[:, None]], 1))
 
 
 class BatchNorm(LayerRule):

@@ -43,6 +43,8 @@ class Movement(Rule):
             channel = now[tuple(slice(None) if dim in axes else 0 for dim in range(now.dim()))].reshape(-1).numpy()
             out.track(axes, base.fixed[channel], result)
             out.taken_from = (base, channel)
+            if base.carried.size and out.axis is not None and base.axis is not None and _moves_alike(node, channel):
+                out.carry(base.carried[channel], base.shares[channel])
         return True
 
     def moves(self, node: Node) -> bool:
@@ -94,6 +96,14 @@ class Like(Movement):
         (source, other), out = node.inputs, node.output
         alike = out.axis is not None and other.axis == out.axis and other.channels == source.channels == out.channels
         return unite([source, out, other]) if alike and self._follows_any_width(node) else pin([source, other, out])
+
+
+def _moves_alike(node: Node, channel: Any) -> bool:
+    """Whether all channels are moved in the same way: pixels that became channels are not, nor are picked entries."""
+    index = argument(node, 1, "index") if node.op == "getitem" else ()
+    places = index if isinstance(index, tuple) else (index,)
+    plain = all(place is None or place is ... or isinstance(place, slice | int) for place in places)
+    return plain and len(np.unique(channel)) == len(channel)
 
 
 def _several(made: Any) -> Sequence[Tensor]:
@@ -177,7 +187,21 @@ class Concat(Rule):
         out.track(dim, np.concatenate(fixed), node.result)
         ends = list(accumulate(map(len, fixed), initial=0))
         node.details = list(zip(parts, map(slice, ends, ends[1:]), strict=True))
+        self._carry(node)
         return True
+
+    @staticmethod
+    def _carry(node: Node) -> None:
+        """Patterns of different parts are different ones."""
+        out, carried = node.output, np.zeros(node.output.channels, bool)
+        several = []
+        for value, piece in node.details:
+            if value.carried.size:
+                carried[piece] = value.carried
+                several.append(np.zeros((out.channels, value.shares.shape[1])))
+                several[-1][piece] = value.shares
+        if several:
+            out.carry(carried, np.concatenate(several, 1))
 
     def needs(self, node: Node) -> None:
         for value, piece in node.details:

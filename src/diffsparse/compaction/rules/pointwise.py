@@ -156,6 +156,8 @@ class Identity(Pointwise):
         if draws(node) or not super().infer(node, graph):
             return False
         node.output.same_as = node.inputs[0]
+        if node.inputs[0].carried.size:
+            node.output.carry(node.inputs[0].carried, node.inputs[0].shares)
         return True
 
 

@@ -61,13 +61,23 @@ class Pad(Spatial):
         # how much to pad may be given by tensors
         return [value for value in node.inputs if not any(value is amount for amount in argument(node, 1, "pad"))]
 
+    def infer(self, node: Node, graph: Graph) -> bool:
+        if not super().infer(node, graph):
+            return False
+        source = node.inputs[0]
+        if argument(node, 2, "mode", "constant") == "constant" and not argument(node, 3, "value", None):
+            known = (source.carried, source.shares) if source.carried.size else (source.fixed, source.numbers)
+            node.output.carry(*known)
+        return True
+
     def needs(self, node: Node) -> None:
         super().needs(node)
         for amount in node.inputs[1:]:
             read_all(amount)
 
     def moved_axis(self, node: Node, axis: int) -> int | None:
-        return axis if axis < len(node.inputs[0].shape) - len(argument(node, 1, "pad")) // 2 else None
+        pads, first = argument(node, 1, "pad"), 2 * (len(node.inputs[0].shape) - 1 - axis)
+        return axis if all(type(amount) is int and amount == 0 for amount in pads[first : first + 2]) else None
 
     def fixed(self, node: Node, source: Value) -> Mask:
         if not _any_nonzero(argument(node, 1, "pad")) or argument(node, 2, "mode", "constant") != "constant":

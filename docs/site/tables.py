@@ -1,0 +1,125 @@
+"""Tables in README.md and docs/budget.md, and the picture of README, from result files.
+
+    make tables
+
+Each table stands between `<!-- table of NAME -->` and `<!-- end of table -->`. A test fails if one is out of date.
+"""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parent.parent.parent
+RESULTS = ROOT / "experiments" / "results"
+END = "<!-- end of table -->"
+OURS = ("budget", "budget, due=0.3")
+"""Names of our method in the results; the first that has runs for a cost is shown."""
+PEERS = {
+    "Network Slimming, cut and retrained": "slimming",
+    "Torch-Pruning, by magnitude": "torch-pruning, magnitude",
+    "uniformly narrow, from scratch": "uniform, from scratch",
+}
+GUIDE = {
+    "plain": "plain, whole network",
+    "budget": "budget",
+    "budget, due=0.3": "budget, `due=0.3`",
+    "slimming": "slimming",
+    "slimming, ranked by scale / cost": "slimming, ranked by scale / cost",
+    "torch-pruning, magnitude": "Torch-Pruning, by magnitude",
+    "proximal l1": "proximal l1",
+    "uniform, from scratch": "uniformly narrow, from scratch",
+}
+"""Methods in the table of docs/budget.md, by their names in the results."""
+
+Rows = Sequence[Mapping[str, Any]]
+
+
+def comparison() -> Rows:
+    """The rows of the comparison at equal cost."""
+    rows: Rows = json.loads((RESULTS / "budget-quick.json").read_text())["rows"]
+    return rows
+
+
+def find(rows: Rows, names: Iterable[str], budget: float) -> Mapping[str, Any] | None:
+    """The row of the first of these methods that has runs at this cost."""
+    found = {row["method"]: row for row in rows if row["budget"] == budget}
+    return next((found[name] for name in names if name in found), None)
+
+
+def costs(rows: Rows) -> list[float]:
+    """The shares of MACs that were asked for, the largest first, without the whole network."""
+    return sorted({row["budget"] for row in rows} - {1.0}, reverse=True)
+
+
+def _accuracy(row: Mapping[str, Any] | None) -> str:
+    if row is None:
+        return "-"
+    spread = "" if row["spread"] is None else f" ± {100 * row['spread']:.1f}"
+    star = "\\*" if row["method"] in OURS[1:] else ""
+    return f"{100 * row['accuracy']:.1f}{spread} ({row['runs']}){star}"
+
+
+def _table(head: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
+    rows = [head, ["---"] * len(head), *lines]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in rows)
+
+
+def results_table(rows: Rows) -> str:
+    """One line per method, one column per cost: for README."""
+    shares = costs(rows)
+    head = ["accuracy in % (runs)", *(f"{share:.0%} of the MACs" for share in shares), "time"]
+    whole = find(rows, ["plain"], 1.0)
+    assert whole is not None
+    methods = {"**diffsparse, a budget**": OURS} | {title: (name,) for title, name in PEERS.items()}
+    lines = []
+    for title, names in methods.items():
+        at30 = find(rows, names, 0.3)
+        seconds = "-" if at30 is None else f"{at30['seconds'] / whole['seconds']:.0%}"
+        lines.append([title, *(_accuracy(find(rows, names, share)) for share in shares), seconds])
+    note = " \\* with `due=0.3`, which is faster." if "\\*" in str(lines) else ""
+    return f"{_table(head, lines)}\n\nThe whole network reaches {_accuracy(whole)}.{note}"
+
+
+def guide_table(rows: Rows) -> str:
+    """One line per cost and method: for docs/budget.md."""
+    lines = []
+    for row in rows:
+        if row["method"] in GUIDE:
+            spread = "" if row["spread"] is None else f" ± {100 * row['spread']:.2f}"
+            accuracy = f"{100 * row['accuracy']:.2f}{spread}"
+            cells = [
+                f"{row['budget']:.0%}",
+                GUIDE[row["method"]],
+                accuracy,
+                f"{row['seconds']:.0f} s",
+                str(row["runs"]),
+            ]
+            lines.append(cells)
+    return _table(["MACs", "method", "accuracy", "training", "runs"], lines)
+
+
+def replaced(text: str, name: str, table: str) -> str:
+    """`text` with another table called `name`."""
+    begin = f"<!-- table of {name} -->"
+    ahead, found, rest = text.partition(begin)
+    _, end, behind = rest.partition(END)
+    if not found or not end:
+        raise SystemExit(f"there is no table of {name}")
+    return f"{ahead}{begin}\n{table}\n{END}{behind}"
+
+
+def pages() -> dict[Path, str]:
+    """Every page with tables, as it should be."""
+    rows = comparison()
+    made = {
+        ROOT / "README.md": ("results", results_table(rows)),
+        ROOT / "docs/budget.md": ("budgets", guide_table(rows)),
+    }
+    return {path: replaced(path.read_text(), name, table) for path, (name, table) in made.items()}
+
+
+if __name__ == "__main__":
+    for page, content in pages().items():
+        page.write_text(content)
+        print(f"wrote {page.relative_to(ROOT)}")

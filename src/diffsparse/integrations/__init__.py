@@ -1,0 +1,1 @@
+"""Budgets and penalties in runs that another framework drives: Lightning, transformers, Accelerate."""

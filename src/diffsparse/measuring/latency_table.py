@@ -1,0 +1,155 @@
+"""Times of layers by their shapes, measured once per machine and kept in a file."""
+
+import contextlib
+import json
+import os
+import platform
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import lru_cache, partial
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+from torch import nn
+
+from diffsparse.errors import SparsityError
+from diffsparse.example import Example
+from diffsparse.files import require_path, write_json
+from diffsparse.measuring.latency import interleaved_seconds
+from diffsparse.measuring.layer_shape import LayerShape
+
+FORMAT = 1
+SECONDS, RUNS = 0.02, 7
+"""How long, and how often at least, a layer is timed."""
+NETWORK_SECONDS, NETWORK_RUNS = 1.0, 11
+"""The same for networks that are timed in turns."""
+
+
+def default_path() -> Path:
+    """The file of tables in the user's cache: `$XDG_CACHE_HOME/diffsparse/latency.json`."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "diffsparse" / "latency.json"
+
+
+@lru_cache(maxsize=1)
+def cpu_name() -> str:
+    """The model of the processor, as the system calls it."""
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+class LatencyTable:
+    """Seconds of layers; those that are not in the file yet are measured and added to it.
+
+    The file is JSON: for each machine (processor, device, torch version, threads) the seconds by the name of a layer.
+    It can be deleted at any time. A file that cannot be read counts as empty and is written anew.
+
+    Args:
+        path: the file; by default in the user's cache.
+        device: where layers run.
+        progress: called with how many layers are done, and of how many; by default a bar in a terminal.
+
+    Example:
+        >>> import tempfile
+        >>> layer = LayerShape(kind="linear", inputs=8, outputs=4, batch=2)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     table = LatencyTable(Path(folder) / "latency.json")
+        ...     print(table.layer_seconds([layer])[0] > 0, str(layer) in table.path.read_text())
+        True True
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str] | None = None,
+        *,
+        device: torch.device | None = None,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> None:
+        self.path = default_path() if path is None else Path(require_path(path))
+        self.device = device or torch.device("cpu")
+        self._progress = progress or _bar
+        self._known: dict[str, float] | None = None
+
+    @property
+    def machine(self) -> str:
+        """What the times depend on beside the layer."""
+        threads = torch.get_num_threads()
+        name = cpu_name() if self.device.type == "cpu" else torch.get_device_module(self.device).get_device_name()
+        return f"{name}, {self.device.type}, torch {torch.__version__}, threads {threads}"
+
+    def layer_seconds(self, shapes: Iterable[LayerShape]) -> list[float]:
+        """Seconds of each layer, from the file or measured now."""
+        wanted = list(shapes)
+        if self._known is None:
+            self._known = self._read().get(self.machine, {})
+        missing = list({str(shape): shape for shape in wanted if str(shape) not in self._known}.items())
+        try:
+            for done, (name, shape) in enumerate(missing, 1):
+                self._known[name] = self.time_layer(shape)
+                self._progress(done, len(missing))
+        finally:
+            # what was measured is kept, also if somebody interrupts
+            if missing:
+                self._write()
+        return [self._known[str(shape)] for shape in wanted]
+
+    def time_layer(self, shape: LayerShape) -> float:
+        """Median seconds of a layer like this."""
+        with torch.no_grad(), torch.random.fork_rng():
+            call = shape.call(self.device)
+            return median(interleaved_seconds([call], device=self.device, seconds=SECONDS, warmup=2, min_runs=RUNS)[0])
+
+    def network_seconds(self, models: Sequence[nn.Module], example: Example) -> list[float]:
+        """Median seconds of whole networks in eval mode on the example, timed in turns."""
+        calls = [partial(example.run, model) for model in models]
+        with torch.no_grad():
+            times = interleaved_seconds(
+                calls, device=example.device, seconds=NETWORK_SECONDS, warmup=3, min_runs=NETWORK_RUNS
+            )
+        return [median(each) for each in times]
+
+    def _read(self) -> dict[str, dict[str, float]]:
+        """All machines of the file; nothing if it is not such a file."""
+        try:
+            data: Any = json.loads(self.path.read_text(encoding="utf-8"))
+            if data["format"] != FORMAT:
+                return {}
+            return {str(m): {str(k): float(s) for k, s in times.items()} for m, times in data["machines"].items()}
+        except (OSError, ValueError, LookupError, TypeError, AttributeError):
+            return {}
+
+    def _write(self) -> None:
+        """Add what is known to the file; others may have written to it in the meantime."""
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with _locked(self.path.with_name(f".{self.path.name}.lock")):
+                machines = self._read()
+                machines[self.machine] = machines.get(self.machine, {}) | (self._known or {})
+                write_json(self.path, {"format": FORMAT, "machines": machines})
+        except (OSError, SparsityError):
+            # a cache that cannot be written is only slower
+            return
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Only one process at a time, where the system can do that."""
+    try:
+        import fcntl
+    except ImportError:
+        yield
+        return
+    with open(path, "a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _bar(done: int, total: int) -> None:
+    if sys.stderr.isatty():
+        filled = 30 * done // total
+        bar, end = "█" * filled + " " * (30 - filled), "\n" if done == total else ""
+        print(f"\rtiming layers |{bar}| {done} of {total}", end=end, file=sys.stderr, flush=True)
