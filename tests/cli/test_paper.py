@@ -13,16 +13,16 @@ from diffsparse.recipes import read_book
 from diffsparse.recipes.jobs import jobs_of, row_jobs
 from diffsparse.recipes.networks import whole_network
 from diffsparse.recipes.pictures import darkened, draw_pictures, picture_files
-from tests.recipes.example import write_book
+from tests.recipes.example import FIRST, write_book
 from tests.recipes.test_paper_recipes import RECIPES
 
 COST = {"plain": {"macs": 1000, "params": 100}, "compact": {"macs": 500, "params": 40}}
 UNITS = {"channels": {"gone": 1, "total": 4}, "norms": {"gone": 0, "total": 2}, "groups": None, "layers": None}
 
 
-def made_up(folder: Path, errors: dict[str, list[float]]) -> Path:
+def made_up(folder: Path, errors: dict[str, list[float]], **changed: str) -> Path:
     """A book with results that have these errors."""
-    book = read_book(write_book(folder))
+    book = read_book(write_book(folder, **changed))
     jobs = jobs_of(book, ["first"], "small", data_root=None, runs=folder)
     rows: dict[str, Any] = {}
     for job in jobs:
@@ -90,6 +90,16 @@ def test_write_makes_the_page_from_results_alone(tmp_path: Path, capsys: pytest.
     assert "- `second`: 4 of 6 runs." in text
     assert "*DS: not drawn yet.*" in text
     assert "They differ." in text
+
+
+def test_what_is_known_needs_no_data(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("DIFFSPARSE_DATA", raising=False)
+    text = FIRST.replace('data = "digits"', 'data = "cifar10"')
+    errors = {"Base": [20.0, 21.0], "DS": [10.0, 11.0], "cut, at once": [19.0, 23.0]}
+    folder = made_up(tmp_path, errors, first=text)
+    assert "page in" in shown(capsys, "first", "--recipes", str(folder), "--runs", str(tmp_path / "runs"))
 
 
 def test_pictures_are_light_and_dark(tmp_path: Path) -> None:
