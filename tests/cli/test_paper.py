@@ -96,7 +96,7 @@ def test_what_is_known_needs_no_data(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("DIFFSPARSE_DATA", raising=False)
-    text = FIRST.replace('data = "digits"', 'data = "cifar10"')
+    text = FIRST.replace('data = "digits"', 'data = "cifar100"')
     errors = {"Base": [20.0, 21.0], "DS": [10.0, 11.0], "cut, at once": [19.0, 23.0]}
     folder = made_up(tmp_path, errors, first=text)
     assert "page in" in shown(capsys, "first", "--recipes", str(folder), "--runs", str(tmp_path / "runs"))
