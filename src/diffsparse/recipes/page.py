@@ -99,8 +99,8 @@ def _costs(book: Book) -> Iterator[str]:
         "2 per multiply-accumulate of the whole network, forward and backward together three times a forward pass, "
         f"and one forward pass of the teacher. {machine.source.strip()} {machine.devices} devices are assumed to reach "
         f"{machine.efficiency:.0%} of the linear speed-up. Memory is for weights, gradients, momentum and the outputs "
-        "of all modules at the batch of the recipe, in float32, on one device; what is concatenated or activated without "
-        "a module of its own comes on top. Disk is for checkpoints and results."
+        "of all modules at the batch of the recipe, in float32, on one device; what is concatenated or activated "
+        "without a module of its own comes on top. Disk is for checkpoints and results."
     )
     costs = all_costs(book, book.tables, LARGE)
     rows = [
