@@ -18,7 +18,7 @@ ROOT = Path(__file__).parent.parent.parent
 BUILD = ROOT / "docs" / "_build"
 PLACES = {
     "Start": ("budget", "transformers", "compaction", "integrations", "training", "report", "speed"),
-    "Understand": ("idea", "maths", "paper", "strength", "wiring", "graphs", "benchmarks", "gallery"),
+    "Understand": ("maths", "paper", "strength", "wiring", "graphs", "benchmarks", "gallery"),
     "Look up": ("api", "reference", "architecture", "CONTRIBUTING", "CHANGELOG"),
 }
 """Guides by the heading of the menu that they stand under; those that are not there are left out."""

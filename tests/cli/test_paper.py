@@ -1,24 +1,28 @@
 """`diffsparse paper` on made-up results: nothing is trained here."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import diffsparse as ds
 from diffsparse.cli.main import main
 from diffsparse.recipes import read_book
-from diffsparse.recipes.jobs import jobs_of
+from diffsparse.recipes.jobs import jobs_of, row_jobs
+from diffsparse.recipes.networks import whole_network
 from diffsparse.recipes.pictures import darkened, draw_pictures, picture_files
-from tests.recipes.example import write_book
+from tests.recipes.example import FIRST, write_book
+from tests.recipes.test_paper_recipes import RECIPES
 
 COST = {"plain": {"macs": 1000, "params": 100}, "compact": {"macs": 500, "params": 40}}
 UNITS = {"channels": {"gone": 1, "total": 4}, "norms": {"gone": 0, "total": 2}, "groups": None, "layers": None}
 
 
-def made_up(folder: Path, errors: dict[str, list[float]]) -> Path:
+def made_up(folder: Path, errors: dict[str, list[float]], **changed: str) -> Path:
     """A book with results that have these errors."""
-    book = read_book(write_book(folder))
+    book = read_book(write_book(folder, **changed))
     jobs = jobs_of(book, ["first"], "small", data_root=None, runs=folder)
     rows: dict[str, Any] = {}
     for job in jobs:
@@ -88,6 +92,16 @@ def test_write_makes_the_page_from_results_alone(tmp_path: Path, capsys: pytest.
     assert "They differ." in text
 
 
+def test_what_is_known_needs_no_data(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("DIFFSPARSE_DATA", raising=False)
+    text = FIRST.replace('data = "digits"', 'data = "cifar100"')
+    errors = {"Base": [20.0, 21.0], "DS": [10.0, 11.0], "cut, at once": [19.0, 23.0]}
+    folder = made_up(tmp_path, errors, first=text)
+    assert "page in" in shown(capsys, "first", "--recipes", str(folder), "--runs", str(tmp_path / "runs"))
+
+
 def test_pictures_are_light_and_dark(tmp_path: Path) -> None:
     book = read_book(write_book(tmp_path))
     job = next(job for job in jobs_of(book, ["first"], "small", data_root=None, runs=tmp_path) if job.row == "DS")
@@ -99,6 +113,21 @@ def test_pictures_are_light_and_dark(tmp_path: Path) -> None:
     assert {"light": light, "dark": dark} == picture_files(book, "pictures", "small")["DS"]
     assert light.read_text() == (job.folder / "picture.svg").read_text()
     assert dark.read_text() == darkened(light.read_text()) != light.read_text()
+
+
+def test_pictures_of_connections(tmp_path: Path) -> None:
+    book = read_book(RECIPES)
+    book = replace(book, cover=replace(book.cover, figures=tmp_path / "figures"))
+    for row in ("DS-l1", "DS-l2,1"):
+        job = row_jobs(book, "tab-densenet40", book.tables["tab-densenet40"].row(row), "small", runs=tmp_path)[0]
+        whole, _ = whole_network(job.recipe, book.cover.data["cifar10"])
+        job.folder.mkdir(parents=True)
+        ds.save(ds.sparsify(whole), job.folder / "trained.safetensors")
+        (job.folder / "result.json").write_text("{}")
+    written = draw_pictures(book, ["fig-channel", "fig-group"], "small", tmp_path, None)
+    assert len(written) == 8
+    assert all("<svg" in path.read_text() for path in written)
+    assert len({path.read_bytes() for path in written if "dark" in path.name and "group" in path.name}) == 1
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"rows": {}}', '{"format": 0, "rows": {}}'])

@@ -18,12 +18,19 @@ efficiency = 0.5
 source = "By guess."
 [accelerator.throughput]
 digits = 1e9
+cifar100 = 1e9
 
 [data.digits]
 train = 1348
 shape = [1, 8, 8]
 outputs = 10
 gigabytes = 0.001
+
+[data.cifar100]
+train = 50000
+shape = [3, 32, 32]
+outputs = 100
+gigabytes = 0.2
 """
 
 FIRST = """

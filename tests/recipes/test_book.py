@@ -78,6 +78,12 @@ def test_mistakes_are_named(tmp_path: Path, changed: dict[str, str], message: st
         read_book(write_book(tmp_path, **changed))
 
 
+def test_unknown_data_is_named(tmp_path: Path) -> None:
+    book = read_book(write_book(tmp_path, first=FIRST.replace('data = "digits"', 'data = "cifar10"')))
+    with pytest.raises(SparsityError, match="row 'Base' of first has the data 'cifar10', of which"):
+        jobs_of(book, ["first"], "small", data_root=None, runs=tmp_path)
+
+
 def test_a_folder_without_recipes(tmp_path: Path) -> None:
     with pytest.raises(SparsityError, match=r"there is no folder of recipes at .*, or give --recipes DIR"):
         read_book(tmp_path)

@@ -32,7 +32,7 @@ def some_of(name: str, folder: Path, *rows: str, **settings: object) -> Book:
 
 def run(book: Book, name: str, root: Path) -> dict[str, dict[str, object]]:
     """The facts of all runs of a table, by row."""
-    jobs = with_data(jobs_of(book, [name], "small", data_root=root, runs=book.folder / "runs"), RunWatcher())
+    jobs = with_data(book, jobs_of(book, [name], "small", data_root=root, runs=book.folder / "runs"), RunWatcher())
     runner = Runner(book, RunWatcher())
     runner.run(jobs, book.folder / "runs")
     assert runner.failures == {}

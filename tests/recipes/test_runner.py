@@ -113,7 +113,7 @@ def test_data_that_is_not_there_is_left_out(tmp_path: Path) -> None:
     text = SECOND.replace('data = "digits"', 'data = "cifar100"')
     book, words = read_book(write_book(tmp_path, second=text)), Words()
     jobs = jobs_of(book, ("first", "second"), "small", data_root=tmp_path, runs=tmp_path / "runs")
-    assert {job.table for job in with_data(jobs, words)} == {"first"}
+    assert {job.table for job in with_data(book, jobs, words)} == {"first"}
     assert len(words.lines) == 1
     assert words.lines[0].startswith("left out second: ")
 

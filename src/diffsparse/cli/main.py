@@ -27,8 +27,8 @@ COMMANDS: dict[str, type] = {
     "compact": Compact,
     "measure": Measure,
     "export": Export,
-    "doctor": Doctor,
     "paper": Paper,
+    "doctor": Doctor,
 }
 
 

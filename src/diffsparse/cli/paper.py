@@ -1,5 +1,6 @@
 """`diffsparse paper`: makes the runs behind tables and figures, and shows them beside what was reported."""
 
+import os
 import sys
 import time
 from collections.abc import Sequence
@@ -59,8 +60,7 @@ class Paper:
         require_whole("--jobs", self.jobs, low=1)
         book = read_book(self.recipes)
         names = book.chosen(self.tables)
-        if not self.show and not self.write:
-            self._make(book, names)
+        failures = {} if self.show or self.write else self._make(book, names)
         if own_rank() == 0:
             if self.write or not self.show:
                 write_text(page_path(book), page_text(book))
@@ -70,8 +70,14 @@ class Paper:
                     console.print(*_shown(book, name, self.size, self.convention), sep="\n", soft_wrap=True)
             if self.write or not self.show:
                 console.print(f"page in {page_path(book)}", markup=False, soft_wrap=True)
+        if failures:
+            name, reason = next(iter(failures.items()))
+            raise SparsityError(f"{len(failures)} runs could not be made; the first is {name}: {reason}")
 
-    def _make(self, book: Book, names: tuple[str, ...]) -> None:
+    def _make(self, book: Book, names: tuple[str, ...]) -> dict[str, str]:
+        """Make the missing runs; gives the reasons of those that could not be made."""
+        if self.jobs > 1 and os.environ.get("WORLD_SIZE", "1") != "1":
+            raise SparsityError(f"with torchrun all processes share each run; leave out --jobs {self.jobs}")
         console = Console()
         jobs = jobs_of(book, names, self.size, data_root=self.data_root, runs=self.runs)
         with RunsBar(console, book, jobs, self.jobs) as bar:
@@ -80,16 +86,14 @@ class Paper:
                     bar.say(f"left out of {name}: {problem}")
             runner = Runner(book, bar)
             try:
-                runner.run(with_data(jobs, bar), self.runs, self.jobs)
+                runner.run(with_data(book, jobs, bar), self.runs, self.jobs)
             except StoppedError as stopped:
                 words = f"stopped by {stopped.signal.name}; the same command goes on where it was"
                 Console(stderr=True).print(f"diffsparse: {words}", markup=False, highlight=False, soft_wrap=True)
                 sys.exit(128 + stopped.signal)
             if own_rank() == 0:
                 draw_pictures(book, names, self.size, self.runs, self.data_root)
-        if runner.failures:
-            name, reason = next(iter(runner.failures.items()))
-            raise SparsityError(f"{len(runner.failures)} runs could not be made; the first is {name}: {reason}")
+        return runner.failures
 
 
 class RunsBar(RunWatcher):

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from diffsparse.errors import SparsityError
-from diffsparse.recipes.book import Book
+from diffsparse.recipes.book import BOOK, Book
 from diffsparse.recipes.table import Row
 from diffsparse.training import Distillation, Recipe
 from diffsparse.training.folder import RunFolder
@@ -84,6 +84,9 @@ def row_jobs(
         # with fewer teachers than students, some share one
         teacher = teachers[seed % len(teachers)]
         recipe = Recipe.from_dict(settings | {"seed": seed}, f"row '{row.name}' of {name} at size {size}")
+        if recipe.data not in book.cover.data or recipe.data not in book.cover.accelerator.throughput:
+            where = f"row '{row.name}' of {name} has the data '{recipe.data}'"
+            raise SparsityError(f"{where}, of which {BOOK} must have an entry in data and in accelerator.throughput")
         if teacher is not None:
             taught = replace(recipe.distillation, teacher=str(teacher.folder / TRAINED))
             recipe = replace(recipe, distillation=_with_model(taught, recipe, teacher.recipe))

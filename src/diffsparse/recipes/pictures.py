@@ -2,22 +2,17 @@
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from diffsparse import plot
 from diffsparse.checkpoint import load
 from diffsparse.errors import SparsityError
 from diffsparse.files import write_text
-from diffsparse.gating import sparsify
 from diffsparse.plot import save_picture
 from diffsparse.recipes.book import Book
 from diffsparse.recipes.jobs import Job, row_jobs
 from diffsparse.recipes.networks import whole_network
 from diffsparse.recipes.table import Picture
 from diffsparse.training.run import TRAINED
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 PAPERS = {"light": False, "dark": True}
 _DARK = "<style>svg { filter: invert(0.93) hue-rotate(180deg); }</style>"
@@ -57,29 +52,14 @@ def _draw(book: Book, picture: Picture, job: Job, path: Path, paper: str) -> boo
         text = source.read_text(encoding="utf-8")
         write_text(path, darkened(text) if dark else text)
         return True
-    figure = connections(book, job, picture.view, dark) if picture.kind == "connections" else history(job, dark)
-    if figure is None:
-        return False
+    if picture.kind == "connections":
+        whole, _ = whole_network(job.recipe, book.cover.data[job.recipe.data])
+        figure = plot.connections(load(job.folder / TRAINED, whole), view=picture.view, dark=dark)
+    else:
+        figure = plot.history(job.folder, dark=dark)
     path.parent.mkdir(parents=True, exist_ok=True)
     save_picture(path, figure)
     return True
-
-
-def connections(book: Book, job: Job, view: str, dark: bool) -> "Figure | None":
-    """What each layer of the trained network still reads; None if this version cannot draw it."""
-    if (draw := getattr(plot, "connections", None)) is None:
-        return None
-    whole, _ = whole_network(job.recipe, book.cover.data[job.recipe.data])
-    figure: Figure = draw(load(job.folder / TRAINED, sparsify(whole)), view=view, dark=dark)
-    return figure
-
-
-def history(job: Job, dark: bool) -> "Figure | None":
-    """The curves of a run; None if this version cannot draw them."""
-    if (draw := getattr(plot, "history", None)) is None:
-        return None
-    figure: Figure = draw(job.folder, dark=dark)
-    return figure
 
 
 def darkened(svg: str) -> str:

@@ -148,19 +148,21 @@ class Runner:
         self.watcher.failed(job, reason)
 
 
-def with_data(jobs: Sequence[Job], watcher: RunWatcher) -> list[Job]:
-    """The jobs whose data is there; tells the user what is missing, and raises if nothing is left."""
+def with_data(book: Book, jobs: Sequence[Job], watcher: RunWatcher) -> list[Job]:
+    """The jobs that are done or whose data is there; tells what is missing, and raises if nothing is left."""
     problems: dict[str, SparsityError] = {}
-    for job in {job.recipe.data: job for job in jobs if not job.done}.values():
+    to_do = [job for job in jobs if not job.done and not is_collected(book, job)]
+    for job in {job.recipe.data: job for job in to_do}.values():
         try:
             open_data(job.recipe.data, root=job.recipe.data_root, network=job.recipe.model)
         except SparsityError as error:
             problems[job.recipe.data] = error
-    left = [job for job in jobs if job.recipe.data not in problems]
+    lost = [job for job in to_do if job.recipe.data in problems]
+    left = [job for job in jobs if job not in lost]
     if not left and problems:
         raise next(iter(problems.values()))
     for name, problem in problems.items():
-        tables = sorted({job.table for job in jobs if job.recipe.data == name})
+        tables = sorted({job.table for job in lost if job.recipe.data == name})
         watcher.say(f"left out {', '.join(tables)}: {problem}")
     return left
 

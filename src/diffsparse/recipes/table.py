@@ -65,8 +65,8 @@ class Picture:
     table: str
     rows: tuple[str, ...]
     """Rows of that table, one picture for each, of the first seed."""
-    view: str = ""
-    """For connections: channels or groups."""
+    view: Literal["both", "channels", "groups"] = "both"
+    """For connections: what to draw."""
     file: str = ""
     """For files: the name of the picture in the folder of a run."""
 
