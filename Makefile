@@ -5,6 +5,7 @@
 # make architectures  compact many half-dead networks, compare, and write the table in docs/compaction.md (PROCESSES=...)
 # make paper  run what is missing of the paper's tables, small, and write docs/paper.md (DATA=folder of the data)
 # make bench  run the benchmarks and write benchmarks/results
+# make speed  time many networks before and after, for hours, and write the table in docs/speed.md
 # Each command first sets up .venv with pinned versions, and reuses it until pyproject.toml or constraints.txt change.
 
 PYTHON ?= python3
@@ -15,7 +16,7 @@ READY := $(VENV)/.ready
 export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: demo test lint types pytest integrations fuzz architectures format paper bench tables docs dist clean
+.PHONY: demo test lint types pytest integrations fuzz architectures format paper bench speed tables docs dist clean
 .DEFAULT_GOAL := test
 
 $(READY): pyproject.toml constraints.txt
@@ -66,12 +67,16 @@ bench: $(READY)
 	$(BIN)/python -m pip install --quiet --editable ".[bench]"
 	$(BIN)/python benchmarks/gate_overhead.py
 	$(BIN)/python benchmarks/compact_speed.py
-	$(BIN)/python benchmarks/inference_speed.py
 	$(BIN)/python benchmarks/train_throughput.py
 	$(BIN)/python benchmarks/wiring_speed.py
 	$(BIN)/python benchmarks/graph_speed.py
 	$(BIN)/python benchmarks/report_size.py
 	$(BIN)/python benchmarks/import_time.py
+
+speed: $(READY)
+	$(BIN)/python -m pip install --quiet --editable ".[bench]"
+	$(BIN)/python benchmarks/inference_speed.py
+	$(BIN)/python benchmarks/inference_speed.py --table
 
 tables: $(READY)
 	$(BIN)/python docs/site/tables.py

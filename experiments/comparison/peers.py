@@ -18,7 +18,7 @@ from diffsparse.budget.cost_model import CostModel
 from diffsparse.budget.entries import GateEntries
 from diffsparse.example import Example
 from diffsparse.gates import chosen_gates
-from diffsparse.methods.method import batch_norms
+from diffsparse.methods.scales import batch_norms
 
 STRENGTH = 4e-4
 """Lambda of l1 on scales and on gates."""

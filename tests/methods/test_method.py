@@ -5,7 +5,8 @@ from torch import nn
 import diffsparse as ds
 from diffsparse.gating.zeros import Count
 from diffsparse.methods import Method
-from diffsparse.methods.method import batch_norms, channels, check_targets, require_scales
+from diffsparse.methods.method import check_targets
+from diffsparse.methods.scales import batch_norms, channels, require_scales
 from tests.methods.tiny import EXAMPLE, net
 from tests.training.examples import Net
 

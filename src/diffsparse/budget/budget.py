@@ -19,9 +19,9 @@ from diffsparse.budget.look import Look
 from diffsparse.budget.pressure import Pressure
 from diffsparse.budget.regate import Regated, can_go_on, check_can_regate, regate
 from diffsparse.budget.rgf import warn_of_idle_rgf
-from diffsparse.budget.shrink import given_optimizers, shrink_in_place
+from diffsparse.budget.shrink import given_optimizers, replayed, shrink_in_place
 from diffsparse.budget.steering import Steering
-from diffsparse.compaction import Compacted, Plan, apply_plan, compact
+from diffsparse.compaction import Compacted, Plan, compact
 from diffsparse.compaction.materialise import check_model, materialise
 from diffsparse.errors import SparsityError, SparsityWarning, require_number, require_whole
 from diffsparse.example import Example
@@ -283,13 +283,7 @@ class Budget:
             step, history = int(state["step"]), [Look(**look) for look in state["history"]]
             plans = [Plan.from_json(plan) for plan in state["plans"]]
             for number, plan in enumerate(plans, 1):
-                small = Compacted(
-                    model=apply_plan(self.model, plan),
-                    plan=plan,
-                    max_difference=None,
-                    original=self.model,
-                    example=self.example,
-                )
+                small = replayed(self.model, plan, self.example)
                 last = step >= self.due and number == len(plans)
                 self._adopt(small, None if last else regate(self.model, small), given)
             self._steering.load_state_dict(state["steering"])

@@ -6,7 +6,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from diffsparse.compaction import Compacted
+from diffsparse.compaction import Compacted, Plan, apply_plan
 from diffsparse.compaction.actions import SetSizes
 from diffsparse.compaction.adaptors import ADAPTOR_HOOKS, PassOn
 from diffsparse.compaction.apply import PLAN
@@ -15,6 +15,7 @@ from diffsparse.compaction.optimizer import slice_optimizers_in_place
 from diffsparse.compaction.rules import true_attributes
 from diffsparse.compaction.stand_in import become
 from diffsparse.errors import SparsityError
+from diffsparse.example import Example
 from diffsparse.gates import GatedModule
 from diffsparse.module_tree import HOOKS, OF_TORCH, runs_in_order
 
@@ -35,6 +36,12 @@ def shrink_in_place(
     for name, action in small.plan.layers.items():
         if isinstance(action, SetSizes):
             action.apply(edit, name)
+
+
+def replayed(model: nn.Module, plan: Plan, example: Example) -> Compacted[nn.Module]:
+    """What `compact` returned when it made this plan for `model`."""
+    small = apply_plan(model, plan)
+    return Compacted(model=small, plan=plan, max_difference=None, original=model, example=example)
 
 
 def given_optimizers(given: Iterable[Any]) -> tuple[Optimizer, ...]:

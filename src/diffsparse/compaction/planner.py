@@ -1,7 +1,5 @@
 """From an analysis to a plan, and the tensors that go with it."""
 
-from dataclasses import replace
-
 import numpy as np
 import torch
 from torch import Tensor
@@ -14,7 +12,8 @@ from diffsparse.compaction.attributes import changed_sizes
 from diffsparse.compaction.bake import ordinary_form
 from diffsparse.compaction.borrowed import BorrowedSlice
 from diffsparse.compaction.constants import Constants, Path
-from diffsparse.compaction.graph import Call, Graph, Mask, Node, every, how_many, indices, read_counts, some
+from diffsparse.compaction.folding import fold_batch_norms
+from diffsparse.compaction.graph import Call, Mask, Node, every, how_many, indices, some
 from diffsparse.compaction.multihead import find_multihead
 from diffsparse.compaction.patterns import Pattern
 from diffsparse.compaction.plan import Kept, Plan
@@ -54,7 +53,7 @@ def make_plan(analysis: Analysis, fold: bool = False) -> tuple[Plan, PlanTensors
     layers |= {name: action for name, action in changed_sizes(analysis.nodes).items() if not lies_in(name, gone)}
     layers |= dead
     if fold:
-        _fold_batch_norms(analysis, layers, contents)
+        fold_batch_norms(analysis, layers, contents)
     return Plan(
         tensors=tensors,
         layers=layers,
@@ -256,48 +255,3 @@ def _constant_but_computed(node: Node) -> str:
 
 def _is_narrower(node: Node) -> bool:
     return any(value.axes is not None and not every(value.keep) for value in (*node.inputs, *node.outputs))
-
-
-def _fold_batch_norms(analysis: Analysis, layers: dict[str, Action], contents: PlanTensors) -> None:
-    """Fold batch norms into the layers in front of them, where these stay in the plan `layers`."""
-    gone = {name for name, action in layers.items() if action.drops_module}
-    layer_of = {id(layer.output): layer for _, layer in analysis.layers}
-    reads = read_counts(analysis.nodes, analysis.graph.results)
-    for _, norm in analysis.layers:
-        front = layer_of.get(id(norm.input))
-        if front is None or front.call is None or norm.call is None or not _folds_into(front, norm):
-            continue
-        before, after = front.call.name, norm.call.name
-        if reads[id(norm.input)] != 1 or lies_in(before, gone) or lies_in(after, gone):
-            continue
-        bare = Slice(outputs=_widths(front.rows))
-        layers[before] = replace(layers.get(before, bare), adds_bias=not front.has("bias"))  # type: ignore[call-arg]
-        layers[after] = actions.Fold(**vars(layers.get(after, bare)))
-        contents.affine[before] = _affine(analysis.graph, norm)
-
-
-def _folds_into(front: Layer, norm: Layer) -> bool:
-    """Whether all that the layer computes goes into the batch norm, channel by channel."""
-    return (
-        front.mixes
-        and not front.twins
-        and front.mapped_columns is None
-        and not norm.twins
-        and not front.transposed
-        and not norm.mixes
-        and some(front.rows)
-        and "running_mean" in norm.tensors
-        and np.array_equal(front.rows, norm.input.keep)
-        and np.array_equal(norm.columns, norm.input.keep)
-    )
-
-
-def _affine(graph: Graph, norm: Layer) -> tuple[Tensor, Tensor]:
-    """Scale and shift of a batch norm in eval mode, for the channels that stay."""
-    tensors = {role: graph.tensors[name].detach().double().cpu() for role, name in norm.tensors.items()}
-    scale = (tensors["running_var"] + norm.eps).rsqrt()
-    scale = scale * tensors["weight"] if "weight" in tensors else scale
-    shift = -tensors["running_mean"] * scale
-    shift = shift + tensors["bias"] if "bias" in tensors else shift
-    rows = torch.from_numpy(norm.rows)
-    return scale[rows], shift[rows]

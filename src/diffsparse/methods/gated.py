@@ -14,7 +14,8 @@ from diffsparse.errors import SparsityError
 from diffsparse.gates import named_gates
 from diffsparse.gating import Count, sparsify, sparsity
 from diffsparse.methods.costs import asked_costs
-from diffsparse.methods.method import COSTS, STEERING, Method, Sample, batch_norms, check_auto, register_method
+from diffsparse.methods.method import COSTS, STEERING, Method, Sample, check_auto, register_method
+from diffsparse.methods.scales import batch_norms
 from diffsparse.methods.settings import Sparsifying
 from diffsparse.penalties import L1, Norm, Penalty, Regulariser
 from diffsparse.penalties.strength import Pace

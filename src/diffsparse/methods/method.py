@@ -5,7 +5,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, TypeAlias
 
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim import Optimizer
 
 from diffsparse.compaction import Compacted, compact, live_macs, live_widths
@@ -13,6 +12,7 @@ from diffsparse.errors import SparsityError, require_number
 from diffsparse.gates import named_gates
 from diffsparse.gating import Count, sparsity
 from diffsparse.methods.costs import asked_costs
+from diffsparse.methods.scales import batch_norms, channels
 from diffsparse.methods.settings import Sparsifying
 from diffsparse.penalties import FixedStrength, GradualStrength, Regulariser, SteeredStrength, StrengthController
 from diffsparse.penalties.strength import LEAST_TRAVEL, Pace, WithinEpochs
@@ -266,25 +266,6 @@ def _found(settings: Sparsifying, model: nn.Module) -> type[Method]:
         mismatch = f"method {settings.method} is for {owners} networks; {type(model).__name__} is {kind.name}"
         raise SparsityError(f"{mismatch}: choose one of {', '.join(method_names(kind))}")
     return found[kind]
-
-
-def batch_norms(model: nn.Module) -> list[_BatchNorm]:
-    """All ordinary batch norms that have scales, in the order of the model."""
-    norms = (module for module in model.modules() if isinstance(module, _BatchNorm))
-    return [norm for norm in norms if isinstance(norm.weight, nn.Parameter)]
-
-
-def channels(model: nn.Module) -> int:
-    """Channels of all ordinary batch norms together."""
-    return sum(norm.weight.numel() for norm in batch_norms(model))
-
-
-def require_scales(method: str, model: nn.Module) -> list[nn.Parameter]:
-    """The scales of all ordinary batch norms; raises, naming the method, if there are none."""
-    scales = [norm.weight for norm in batch_norms(model)]
-    if not scales:
-        raise SparsityError(f"{method} acts on scales of batch norms, and {type(model).__name__} has none")
-    return scales
 
 
 def check_targets(method: str, target: float | None, asked: dict[str, float]) -> None:

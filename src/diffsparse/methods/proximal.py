@@ -7,7 +7,8 @@ from torch import nn
 from torch.optim import Optimizer
 
 from diffsparse.errors import require_number
-from diffsparse.methods.method import STEERING, Method, batch_norms, check_auto, register_method, require_scales
+from diffsparse.methods.method import STEERING, Method, check_auto, register_method
+from diffsparse.methods.scales import batch_norms, require_scales
 from diffsparse.methods.settings import Sparsifying
 from diffsparse.penalties import L1, NORMS, Norm, ProximalStep, Regulariser
 from diffsparse.penalties.strength import Pace

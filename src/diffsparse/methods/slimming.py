@@ -21,12 +21,10 @@ from diffsparse.methods.method import (
     Cut,
     Method,
     Sample,
-    batch_norms,
-    channels,
     check_targets,
     register_method,
-    require_scales,
 )
+from diffsparse.methods.scales import batch_norms, channels, require_scales
 from diffsparse.penalties import Regulariser
 
 TOLERANCE = 0.005

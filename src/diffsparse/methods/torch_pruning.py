@@ -18,7 +18,8 @@ from diffsparse.errors import SparsityError
 from diffsparse.gating import Count
 from diffsparse.measuring import measure
 from diffsparse.methods.costs import CostLimits, asked_costs
-from diffsparse.methods.method import COSTS, Cut, Method, Sample, channels, check_targets, register_method
+from diffsparse.methods.method import COSTS, Cut, Method, Sample, check_targets, register_method
+from diffsparse.methods.scales import channels
 from diffsparse.module_tree import copy_training_flags
 from diffsparse.undisturbed import undisturbed
 
