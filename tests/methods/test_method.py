@@ -6,7 +6,6 @@ import diffsparse as ds
 from diffsparse.gating.zeros import Count
 from diffsparse.methods import Method
 from diffsparse.methods.method import check_targets
-from diffsparse.methods.scales import batch_norms, channels, require_scales
 from tests.methods.tiny import EXAMPLE, net
 from tests.training.examples import Net
 
@@ -29,17 +28,6 @@ def test_zeros_are_counted_in_scales_or_in_gates() -> None:
     gated = ds.sparsify(nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3)))
     gated[1].gate = ds.SignedGate.from_values([0.0, 0.5, 0.0])
     assert Method().zeros(gated) == Count(zero=2, total=3)
-
-
-def test_only_ordinary_batch_norms_with_scales_count() -> None:
-    sparse = ds.sparsify(nn.Sequential(nn.BatchNorm1d(5)))
-    shared = nn.BatchNorm1d(3)
-    model = nn.Sequential(sparse, nn.BatchNorm1d(4, affine=False), shared, nn.LayerNorm(2), shared)
-    assert batch_norms(model) == [shared]
-    assert [scale is shared.weight for scale in require_scales("slimming", model)] == [True]
-    assert channels(model) == 3
-    with pytest.raises(ds.SparsityError, match="slimming acts on scales of batch norms, and Linear has none"):
-        require_scales("slimming", nn.Linear(2, 2))
 
 
 def test_compact_form_of_a_trained_model() -> None:
