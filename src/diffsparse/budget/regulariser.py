@@ -19,6 +19,7 @@ class BudgetPressure(Regulariser):
 
     Example:
         >>> import torch, diffsparse as ds
+        >>> from torch import nn
         >>> model = ds.sparsify(nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 2)), start=1.0)
         >>> budget = Budget(model, torch.randn(2, 4), macs=0.5, steps=4)
         >>> pressure = BudgetPressure(budget, torch.optim.SGD(model.parameters(), lr=0.1))
