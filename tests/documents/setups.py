@@ -32,6 +32,14 @@ optimizer = torch.optim.SGD(ds.parameter_groups(model), lr=0.1)
 import math
 model = ds.sparsify(nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 2)))
 """,
+    "speed.md": """
+from functools import partial
+from types import SimpleNamespace
+compact, budget = partial(ds.compact, seconds=0.5), partial(ds.Budget, table="latency.json")
+model = nn.Sequential(nn.Linear(256, 1024), nn.BatchNorm1d(1024), nn.ReLU(), nn.Linear(1024, 256))
+model = ds.sparsify(model, start=1.0).eval()
+x, n, ds = torch.randn(64, 256), 20, SimpleNamespace(compact=compact, Budget=budget)
+""",
     "transformers.md": """
 model = nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 8), nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 3))
 example, steps = torch.randn(4, 5, 8), 20

@@ -25,7 +25,7 @@ from tests.training.examples import CLASSES, RUN_MODULE, STEPS, Net, outcome, re
 pytestmark = pytest.mark.usefixtures("data")
 
 BROAD = f"{__name__}:Broad"
-HALF = recipe(model=BROAD, sparsifying=Sparsifying(macs=0.5))
+HALF = recipe(model=BROAD, sparsifying=Sparsifying(macs=0.5, due=0.3))
 
 
 class Broad(nn.Module):

@@ -171,8 +171,8 @@ def test_sigterm_to_the_command_itself(expected: dict[str, dict[str, Any]], tmp_
     # the flags are in the folder, too: no need to give them again
     assert finished(started(begin, ["train", "--resume"], folder, False)) == 0
     found = outcome(folder)
-    config = found["result"].pop("config")
+    config, words = found["result"].pop("config"), found["result"].pop("command").removesuffix(" --threads 1")
     assert config["hardware"].pop("threads") == 1
-    assert {**found["result"], "config": config} == expected["digits"]["result"]
+    assert {**found["result"], "config": config, "command": words} == expected["digits"]["result"]
     assert found["files"] == expected["digits"]["files"]
     assert json.loads((folder / "result.json").read_text())["config"]["hardware"]["threads"] == 1

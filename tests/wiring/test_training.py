@@ -10,7 +10,7 @@ import torch
 
 import diffsparse as ds
 from diffsparse.cli.tables import results_table
-from diffsparse.cli.train import epoch_note
+from diffsparse.cli.train import epoch_parts
 from diffsparse.data import open_data
 from diffsparse.methods import Method, choose_method
 from diffsparse.models import create
@@ -50,18 +50,15 @@ def test_methods_that_count_keep_just_so_many_edges(method: str, tmp_path: Path)
     result = train(on_digits(method=method, target=0.8), tmp_path / "run")
     # a fifth of each stage, to the nearest
     kept = 26 + 410 + 1638
-    assert result["zeros"] == {
-        "zero": sum(USABLE) - kept,
-        "total": sum(USABLE),
-        "fraction": pytest.approx(0.8, abs=1e-3),
-    }
+    zeros = {"zero": sum(USABLE) - kept, "total": sum(USABLE), "fraction": pytest.approx(0.8, abs=1e-3)}
+    assert result["zeros"] == zeros | {"kinds": {"edges": zeros}}
     wiring = result["wiring"]
     assert (wiring["edges"], wiring["usable_edges"]) == (kept, sum(USABLE))
     assert wiring["one_hop"]["edges"] == kept
     (record,) = Log(path=tmp_path / "run" / "log.jsonl").records()
     assert record["edges"] == kept
     assert record["macs"] == wiring["recursive"]["mult_adds"]
-    assert f"{kept:,} edges" in epoch_note(record)
+    assert f"{kept:,} edges" in epoch_parts(record)
 
 
 @pytest.mark.usefixtures("no_picture")
