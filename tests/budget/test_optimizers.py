@@ -77,7 +77,7 @@ def test_state_is_sliced_as_the_parameters_are(kind: str) -> None:
 
 def test_lbfgs_is_refused_before_anything_changes() -> None:
     model, x = gated("chain")
-    budget = Budget(model, x[:2], macs=0.5, steps=1)
+    budget = Budget(model, x[:2], macs=0.5, steps=9)
     optimizer, before = optim.LBFGS(model.parameters()), [id(p) for p in model.parameters()]
     with pytest.raises(SparsityError, match="LBFGS keeps one history of all parameters at once"):
         budget.step(optimizer)

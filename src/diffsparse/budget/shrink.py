@@ -11,7 +11,7 @@ from diffsparse.compaction.actions import SetSizes
 from diffsparse.compaction.adaptors import ADAPTOR_HOOKS, PassOn
 from diffsparse.compaction.apply import PLAN
 from diffsparse.compaction.edit import ModelEdit
-from diffsparse.compaction.optimizer import slice_optimizers_in_place
+from diffsparse.compaction.optimizer import check_can_be_sliced, slice_optimizers_in_place
 from diffsparse.compaction.rules import true_attributes
 from diffsparse.compaction.stand_in import become
 from diffsparse.errors import SparsityError
@@ -49,6 +49,7 @@ def given_optimizers(given: Iterable[Any]) -> tuple[Optimizer, ...]:
     found: dict[int, Optimizer] = {}
     for thing in given:
         if isinstance(thing, Optimizer):
+            check_can_be_sliced(unwrapped_optimizer(thing))
             found[id(unwrapped_optimizer(thing))] = thing
         elif isinstance(thing, Iterable) and not isinstance(thing, str | Tensor | nn.Module):
             found |= {id(unwrapped_optimizer(inner)): inner for inner in given_optimizers(thing)}

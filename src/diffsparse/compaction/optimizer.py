@@ -147,11 +147,18 @@ def _keep_others(
                 states[parameter] = optimizer.state.get(parameter, {})
 
 
+def check_can_be_sliced(optimizer: torch.optim.Optimizer) -> None:
+    """Raise if the state of this optimiser cannot follow parameters that become smaller."""
+    if isinstance(optimizer, torch.optim.LBFGS):
+        raise SparsityError(
+            "LBFGS keeps one history of all parameters at once, which cannot be sliced; use another one"
+        )
+
+
 def _check(optimizer: object, small: object) -> None:
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise SparsityError(f"optimizer must be a torch.optim.Optimizer, got {optimizer!r:.50}")
-    if isinstance(optimizer, torch.optim.LBFGS):
-        raise SparsityError("LBFGS keeps one history of all parameters at once, which cannot be sliced; make a new one")
+    check_can_be_sliced(optimizer)
     if not isinstance(small, Compacted):
         raise SparsityError(f"small must be what compact returned, a Compacted, got {small!r:.50}")
 

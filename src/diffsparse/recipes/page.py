@@ -126,7 +126,7 @@ def _costs(book: Book) -> Iterator[str]:
 
 
 def _missing(book: Book) -> Iterator[str]:
-    yield "### What is on paper only"
+    yield "### What has not been run"
     yield ""
     yield f"The sizes `{LARGE}` and `day` of all recipes: they were built and counted, not trained. Besides:"
     yield ""
