@@ -61,6 +61,8 @@ def test_export_of_a_run(runs: Path, capsys: pytest.CaptureFixture[str]) -> None
         (["measure", "budget", "--arguments", '{"width": 3}'], "--arguments is for a class"),
         (["export", "unfinished"], "the run in 'unfinished' has no compact.safetensors: it is not finished"),
         (["compact", "runs/mistyped"], "'runs/mistyped' is not the folder of a run: there is no config.toml in it"),
+        (["compact", "budget", "--output", "budget/compact.safetensors"], "is a file of the run; choose another"),
+        (["measure", "budget", "--output", "budget/result.json"], "'budget/result.json' is a file of the run"),
         (["compact", "empty"], "'empty' is not the folder of a run: there is no config.toml in it"),
     ],
 )

@@ -58,6 +58,8 @@ class Target:
         """Raise before any work if an option is wrong or an output, by the name of its option, cannot be written."""
         for option, path in outputs.items():
             check_writable(path, f"--{option}")
+            if path is not None and self.recorded is not None:
+                self.recorded.check_output(path)
         if self.recorded is None:
             find_factory(self.model)
             parse_arguments(self.arguments)

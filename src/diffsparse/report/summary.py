@@ -145,6 +145,7 @@ def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, An
 def _commands(run: RunRecord) -> list[str]:
     own = str(run.result.get("command", ""))
     # results of earlier versions name the command without its flags
-    again = [own] if own.startswith("diffsparse train ") else []
+    if own.startswith("diffsparse train "):
+        return [own]
     config, output = shlex.quote(f"{run.name}/config.toml"), shlex.quote(f"{run.name}-again")
-    return [*again, f"diffsparse train --config {config} --output {output}"]
+    return [f"diffsparse train --config {config} --output {output}"]

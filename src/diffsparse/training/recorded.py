@@ -11,7 +11,10 @@ from diffsparse.errors import SparsityError
 from diffsparse.training.build import build_model
 from diffsparse.training.config import Recipe, read_recipe
 from diffsparse.training.folder import RunFolder
-from diffsparse.training.run import open_recipe_data
+from diffsparse.training.run import COMPACT, TRAINED, open_recipe_data
+
+OWN_FILES = {COMPACT, TRAINED, "config.toml", "log.jsonl", "plan.json", "result.json"}
+"""What every run writes, and nobody should write over."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +35,11 @@ class RecordedRun:
     def example(self, count: int = 1) -> Tensor:
         """Inputs that the run was trained on."""
         return self.data.sample(count)
+
+    def check_output(self, path: Path) -> None:
+        """Raise if `path` is a file that the run wrote itself."""
+        if path.absolute().parent == self.path.absolute() and path.name in OWN_FILES:
+            raise SparsityError(f"'{path}' is a file of the run; choose another --output")
 
     def file(self, name: str) -> Path:
         """A file of the run; raises if it is not there."""
