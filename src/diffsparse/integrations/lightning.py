@@ -57,7 +57,8 @@ class BudgetCallback(Callback):
         >>> net = nn.Sequential(nn.Linear(8, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Linear(32, 2))
         >>> budget = ds.Budget(ds.sparsify(net, start=1.0), torch.randn(2, 8), macs=0.5, steps=8)
         >>> batches = torch.utils.data.DataLoader([(torch.randn(8), i % 2) for i in range(32)], batch_size=4)
-        >>> quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
+        >>> loud = ("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary")
+        >>> quiet = dict.fromkeys(loud, False)
         >>> trainer = Trainer(max_epochs=1, accelerator="cpu", callbacks=[BudgetCallback(budget)], **quiet)
         >>> trainer.fit(Classifier(net), batches)
         >>> net[0].out_features
