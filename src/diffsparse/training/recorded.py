@@ -11,10 +11,7 @@ from diffsparse.errors import SparsityError
 from diffsparse.training.build import build_model
 from diffsparse.training.config import Recipe, read_recipe
 from diffsparse.training.folder import RunFolder
-from diffsparse.training.run import COMPACT, TRAINED, open_recipe_data
-
-OWN_FILES = {COMPACT, TRAINED, "config.toml", "log.jsonl", "plan.json", "result.json"}
-"""What every run writes, and nobody should write over."""
+from diffsparse.training.run import COMPACT, PLAN, TRAINED, open_recipe_data
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +35,9 @@ class RecordedRun:
 
     def check_output(self, path: Path) -> None:
         """Raise if `path` is a file that the run wrote itself."""
-        if path.absolute().parent == self.path.absolute() and path.name in OWN_FILES:
+        folder = RunFolder(self.path.absolute())
+        own = {folder.config, folder.log, folder.result, *(folder.path / name for name in (COMPACT, PLAN, TRAINED))}
+        if path.absolute() in own:
             raise SparsityError(f"'{path}' is a file of the run; choose another --output")
 
     def file(self, name: str) -> Path:

@@ -34,6 +34,7 @@ from diffsparse.training.task import TASKS, Objective
 
 TRAINED = "trained.safetensors"
 COMPACT = "compact.safetensors"
+PLAN = "plan.json"
 TEACHER = "teacher.safetensors"
 
 
@@ -238,7 +239,7 @@ class _Run(RunContext):
         # what another library has cut has no plan: its file holds the weights, not the way to its architecture
         save(small.compacted or small.model, path / COMPACT)
         if small.compacted:
-            write_text(path / "plan.json", small.compacted.plan.to_json() + "\n")
+            write_text(path / PLAN, small.compacted.plan.to_json() + "\n")
         result["cost"]["compact"]["file_bytes"] = (path / COMPACT).stat().st_size
         write_json(self.folder.result, result)
         for report in reports_in(result):
