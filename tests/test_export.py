@@ -100,6 +100,11 @@ class Deciding(nn.Module):
         return x * 2 if x.sum() > 0 else x
 
 
+class Counting(nn.Module):
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, int]:
+        return x, 3
+
+
 TWO = torch.ones(2, 8)
 
 
@@ -110,6 +115,7 @@ TWO = torch.ones(2, 8)
         (Fixed(), TWO, r"batch must be free to change, but Fixed does not run on the example \(float32\[3, 8\]\)"),
         (Special(), TWO, "Special cannot be exported to ONNX: its batch must be free to change"),
         (Deciding(), TWO, "Deciding cannot be exported to ONNX: Could not guard on data-dependent"),
+        (Counting(), TWO, "Counting returns 3, and an ONNX file gives tensors only"),
         (None, TWO, "model must be a torch.nn.Module, got None"),
         (nn.Linear(8, 1), [TWO], "got list"),
     ],

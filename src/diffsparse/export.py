@@ -111,7 +111,12 @@ def _sizes(example: Example, dim: int) -> set[int]:
 
 def _answer(model: nn.Module, example: Example) -> list[Tensor]:
     # a model may write to what it is given
-    return [tensor.cpu() for tensor in tensors_in(Example.of(example.inputs).run(model))]
+    answer = Example.of(example.inputs).run(model)
+    parts = answer.values() if isinstance(answer, Mapping) else answer if isinstance(answer, tuple | list) else [answer]
+    if numbers := [part for part in parts if isinstance(part, int | float)]:
+        words = f"{type(model).__name__} returns {numbers[0]!r}, and an ONNX file gives tensors only"
+        raise SparsityError(f"{words}; return it as a tensor, or export a module that leaves it out")
+    return [tensor.cpu() for tensor in tensors_in(answer)]
 
 
 def _resized(example: Example, sizes: dict[int, int]) -> Example:

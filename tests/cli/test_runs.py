@@ -26,6 +26,7 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, data: object) -> Path:
 
 def test_a_folder_stands_for_its_model(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     main(["measure", "budget", "--no-latency", "--output", "figures.json"])
+    assert "compact / whole" in capsys.readouterr().out
     figures = json.loads((runs / "figures.json").read_text())
     result = json.loads((runs / "budget" / "result.json").read_text())
     assert figures["model"]["macs"] == result["cost"]["plain"]["macs"]
@@ -58,6 +59,7 @@ def test_export_of_a_run(runs: Path, capsys: pytest.CaptureFixture[str]) -> None
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        (["measure", "nowhere"], "'nowhere' is not the folder of a run: unknown network 'nowhere'"),
         (["measure", "budget", "--arguments", '{"width": 3}'], "--arguments is for a class"),
         (["export", "unfinished"], "the run in 'unfinished' has no compact.safetensors: it is not finished"),
         (["compact", "runs/mistyped"], "'runs/mistyped' is not the folder of a run: there is no config.toml in it"),

@@ -2,7 +2,7 @@
 
 import os
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -18,7 +18,7 @@ from diffsparse.compaction.fastest import SECONDS, Backend
 from diffsparse.errors import SparsityError
 from diffsparse.export import export_onnx
 from diffsparse.files import write_json
-from diffsparse.measuring import by_layer, measure
+from diffsparse.measuring import Comparison, Measurement, by_layer, measure
 from diffsparse.models.factory import find_factory, make_named, names, parse_arguments
 from diffsparse.training.recorded import RecordedRun, is_run, open_run
 from diffsparse.training.run import COMPACT, TRAINED
@@ -61,7 +61,11 @@ class Target:
             if path is not None and self.recorded is not None:
                 self.recorded.check_output(path)
         if self.recorded is None:
-            find_factory(self.model)
+            try:
+                find_factory(self.model)
+            except SparsityError as error:
+                no_run = "" if ":" in self.model else f"{self.model!r} is not the folder of a run: "
+                raise SparsityError(f"{no_run}{error}") from error
             parse_arguments(self.arguments)
         self.example()
 
@@ -158,7 +162,9 @@ class Measure(Target):
         first, second = self._both()
         with console.status("measuring"):
             options: dict[str, Any] = {"latency": self.latency, "predict": self.predict, "seconds": self.seconds}
-            figures = measure(first, self.example(), second, **options)
+            figures: Measurement | Comparison = measure(first, self.example(), second, **options)
+            if isinstance(figures, Comparison) and self._is_whole_run:
+                figures = replace(figures, labels=("whole", "compact"))
             layers = by_layer(first, self.example(), second, seconds=self.seconds) if self.layers else None
         console.print(str(figures), markup=False, highlight=False, soft_wrap=True)
         if layers is not None:
@@ -166,8 +172,12 @@ class Measure(Target):
         if self.output is not None:
             write_json(self.output, figures.as_dict() | ({} if layers is None else {"by_layer": layers.as_dict()}))
 
+    @property
+    def _is_whole_run(self) -> bool:
+        return self.other is None and self.weights is None and self.recorded is not None
+
     def _both(self) -> tuple[nn.Module, nn.Module | None]:
-        if self.other is None and self.weights is None and self.recorded is not None:
+        if self._is_whole_run:
             return self.fresh(), self.loaded(COMPACT)
         other = None if self.other is None else load(self.other, self.fresh())
         return self.loaded(COMPACT), other

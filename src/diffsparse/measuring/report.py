@@ -56,6 +56,8 @@ class Comparison:
 
     model: Measurement
     other: Measurement
+    labels: tuple[str, str] = ("model", "other")
+    """What the two are called in the table."""
 
     @property
     def ratios(self) -> dict[str, float | None]:
@@ -77,9 +79,10 @@ class Comparison:
 
     def __str__(self) -> str:
         cells = {key: "-" if ratio is None else f"{ratio:.4f}" for key, ratio in self.ratios.items()}
-        ratios = {"": "other / model"} | {label: cells[key] for key, label in (_FIGURES | _LATENCY).items()}
-        names = [{"": "model"} | _rows(self.model), {"": "other"} | _rows(self.other)]
-        title = f"{self.model.name} (model) and {self.other.name} (other): {_setting(self.model)}"
+        model, other = self.labels
+        ratios = {"": f"{other} / {model}"} | {label: cells[key] for key, label in (_FIGURES | _LATENCY).items()}
+        names = [{"": model} | _rows(self.model), {"": other} | _rows(self.other)]
+        title = f"{self.model.name} ({model}) and {self.other.name} ({other}): {_setting(self.model)}"
         speedup = [] if self.speedup is None else [f"speed-up {self.speedup:.2f}x (ratio of medians, timed in turns)"]
         return "\n".join([title, *_columns([*names, ratios]), *speedup, self.model.convention])
 
