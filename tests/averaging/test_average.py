@@ -389,3 +389,38 @@ def test_starts_anew_if_zeros_without_gates_made_the_model_small() -> None:
     for name, tensor in small.model.state_dict().items():
         assert torch.equal(tensor, average.model.state_dict()[name])
     average.update(small.model)
+
+
+class Shifted(nn.Module):
+    """Dead channels of the branch are constants between live channels of the stream."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.inner, self.head = nn.Linear(3, 6), nn.Linear(6, 6), nn.Linear(6, 2)
+        self.gated, self.norm = nn.BatchNorm1d(6), nn.BatchNorm1d(6)
+
+    def forward(self, x: Tensor) -> Any:
+        x = self.stem(x)
+        return self.head(x * self.norm(self.gated(self.inner(x))))
+
+
+@pytest.mark.parametrize("shifts", [(0.3, 0.3), (0.3, 0.5)])
+@pytest.mark.parametrize("later", [(0.4, 0.4), (0.4, 0.6)])
+def test_constants_of_dead_channels_may_differ(shifts: tuple[float, float], later: tuple[float, float]) -> None:
+    torch.manual_seed(0)
+    model, x = ds.sparsify(Shifted(), only="gated", start=1.0).eval(), torch.randn(8, 3)
+    with torch.no_grad():
+        model.gated.gate.set_values(torch.tensor([1.0, 0.0, 1.0, 1.0, 0.0, 1.0]))
+        model.norm.bias[[1, 4]] = torch.tensor(shifts)
+    average = ds.MovingAverage(model, 0.5)
+    average.update(model)
+    with torch.no_grad():
+        model.norm.bias[[1, 4]] = torch.tensor(later)
+    small = ds.compact(model, x)
+    assert small.model.inner.out_features == 4
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", ds.SparsityWarning)
+        average.follow(small)
+    for _ in range(40):
+        average.update(small.model)
+    torch.testing.assert_close(average.model.eval()(x), small.model(x))

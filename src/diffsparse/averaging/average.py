@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from diffsparse.averaging.contents import Contents, difference, shapes
-from diffsparse.averaging.shrinking import gates_after, same_cut
+from diffsparse.averaging.shrinking import gates_after, in_the_form_of
 from diffsparse.averaging.statistics import Measuring
 from diffsparse.budget.regate import regate
 from diffsparse.compaction import Compacted, compact
@@ -160,8 +160,8 @@ class MovingAverage(Generic[Model]):
         Contents(alike).write(self._means | gates_after(self._mine, self._means, made))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", SparsityWarning)
-            mine = compact(alike, small.example.inputs)
-        if same_cut(mine, made):
+            mine = in_the_form_of(made, compact(alike, small.example.inputs))
+        if mine is not None:
             self._adopt((regate(alike, mine).small if gated else mine).model)
             return
         warnings.warn(

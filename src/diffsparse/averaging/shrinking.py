@@ -1,14 +1,15 @@
 """How the average of a model becomes small as the model did."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from diffsparse.averaging.contents import Contents, shapes
-from diffsparse.compaction import Compacted
-from diffsparse.compaction.actions import PassThrough, Remove
+from diffsparse.compaction import Compacted, apply_plan
+from diffsparse.compaction.actions import Action, PassThrough, Remove, Slice
 from diffsparse.compaction.materialise import parameter_sources
 from diffsparse.module_tree import lies_in, modules_by_name, tensors_by_name
 from diffsparse.nn import GatedLayer
@@ -82,10 +83,24 @@ def _spread(part: Tensor, name: str, small: Compacted[Any]) -> Tensor | None:
     return whole
 
 
-def same_cut(one: Compacted[Any], other: Compacted[Any]) -> bool:
-    """Whether two models of one architecture were made small in the same way."""
-    plans = (one.plan.tensors, one.plan.layers) == (other.plan.tensors, other.plan.layers)
-    return plans and _shapes_of(one.model) == _shapes_of(other.model)
+def in_the_form_of(made: Compacted[Any], mine: Compacted[Any]) -> Compacted[Any] | None:
+    """`mine` with the layers of `made`, a model of the same architecture; None if it was made small in another way.
+
+    Where one number takes the place of dead channels, it is that of `made`: it has no gradient and does not move.
+    """
+    layers = {name: _with_number_of(made.plan.layers.get(name), action) for name, action in mine.plan.layers.items()}
+    if (mine.plan.tensors, layers) != (made.plan.tensors, made.plan.layers):
+        return None
+    if layers != mine.plan.layers:
+        plan = replace(mine.plan, layers=layers)
+        model = apply_plan(mine.original, plan)
+        model.load_state_dict(mine.model.state_dict())
+        mine = replace(mine, model=model, plan=plan)
+    return mine if _shapes_of(mine.model) == _shapes_of(made.model) else None
+
+
+def _with_number_of(made: Action | None, mine: Action) -> Action:
+    return replace(mine, number=made.number) if isinstance(made, Slice) and isinstance(mine, Slice) else mine
 
 
 def _shapes_of(model: nn.Module) -> dict[str, tuple[int, ...]]:
