@@ -12,6 +12,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+DEMO_READY := $(VENV)/.demo
 
 export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
@@ -19,15 +20,18 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 .PHONY: demo test lint types pytest integrations fuzz architectures format paper bench speed tables docs dist clean
 .DEFAULT_GOAL := test
 
-$(READY): pyproject.toml constraints.txt
+$(READY): extras := dev
+$(DEMO_READY): extras := demo
+$(READY) $(DEMO_READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "Python 3.11 or newer is needed; choose one with: make PYTHON=python3.12"; exit 2; }
 	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)
 	@echo "Setting up $(VENV) (a few minutes the first time)"
-	@$(BIN)/python -m pip install --quiet --editable ".[dev]"
+	@$(BIN)/python -m pip install --quiet --editable ".[$(extras)]"
 	@touch $@
 
-demo: $(READY)
+# what the demo needs is a small part of what the tests need
+demo: $(if $(wildcard $(READY)),$(READY),$(DEMO_READY))
 	@$(BIN)/diffsparse demo
 
 test: lint types pytest

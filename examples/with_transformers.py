@@ -14,7 +14,7 @@ data = [{"input_ids": ids, "labels": label} for ids, label in zip(tokens, labels
 config = BertConfig(vocab_size=50, hidden_size=64, num_hidden_layers=2, num_attention_heads=4, intermediate_size=128)
 model = BertForSequenceClassification(config)
 example = {"input_ids": tokens[:2]}
-budget = ds.Budget(ds.sparsify(model, example), example, macs=0.5, steps=90)  # diffsparse
+budget = ds.Budget(ds.sparsify(model, example, start=1.0), example, macs=0.5, steps=90)  # diffsparse
 args = TrainingArguments(
     "bert-run",
     max_steps=90,

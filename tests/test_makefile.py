@@ -17,10 +17,11 @@ def script(path: Path, body: str) -> None:
 
 
 @pytest.mark.skipif(shutil.which("make") is None, reason="no make")
+@pytest.mark.parametrize("ready", [".venv/.ready", ".venv/.demo"])
 @pytest.mark.parametrize(
     ("found", "calls"), [(GOOD, ""), (BROKEN, "-m venv --clear .venv"), (None, "-m venv --clear .venv")]
 )
-def test_a_half_made_environment_is_rebuilt(tmp_path: Path, found: str | None, calls: str) -> None:
+def test_a_half_made_environment_is_rebuilt(tmp_path: Path, found: str | None, calls: str, ready: str) -> None:
     for name in ("Makefile", "pyproject.toml", "constraints.txt"):
         shutil.copy(ROOT / name, tmp_path)
     inside = tmp_path / ".venv" / "bin" / "python"
@@ -30,6 +31,6 @@ def test_a_half_made_environment_is_rebuilt(tmp_path: Path, found: str | None, c
     # stands for Python: notes what it is asked to make, and makes an environment that works
     make_it = 'test "$1" = -m || exit 0; echo "$@" >> log; mkdir -p .venv/bin; cp good .venv/bin/python'
     script(tmp_path / "python", make_it)
-    subprocess.run(["make", "PYTHON=./python", ".venv/.ready"], cwd=tmp_path, check=True, capture_output=True)
+    subprocess.run(["make", "PYTHON=./python", ready], cwd=tmp_path, check=True, capture_output=True)
     log = tmp_path / "log"
     assert (log.read_text().strip() if log.exists() else "") == calls

@@ -16,7 +16,7 @@ from tests.methods.tiny import EXAMPLE, accuracy, net, spread, state, train, unc
 
 def test_a_missing_library_is_told_before_training(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch_pruning", None)
-    with pytest.raises(ds.SparsityError, match=r"pip install 'diffsparse\[bench\]'"):
+    with pytest.raises(ds.SparsityError, match="pip install torch-pruning"):
         TorchPruning(target=0.5).prepare(net())
 
 

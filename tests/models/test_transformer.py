@@ -51,7 +51,7 @@ def test_wrong_sizes_are_refused() -> None:
 @pytest.mark.parametrize("make", [lambda: TextClassifier(2), LanguageModel, lambda: VisionTransformer(10)])
 def test_without_the_library_the_extra_is_named(make: object, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "transformers", None)
-    with pytest.raises(SparsityError, match=r"is built with transformers; install it with: pip install 'diffsparse\[t"):
+    with pytest.raises(SparsityError, match="is built with transformers; install it with: pip install transformers"):
         make()
 
 

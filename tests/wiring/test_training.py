@@ -137,7 +137,7 @@ def test_a_run_leaves_a_picture(tmp_path: Path) -> None:
 def test_without_matplotlib_there_is_no_picture_and_no_error(tmp_path: Path) -> None:
     (line,) = random_run(tmp_path / "run")
     assert (
-        line == "no picture of the wiring: pictures need matplotlib; install it with: pip install 'diffsparse[report]'"
+        line == "no picture of the wiring: pictures need matplotlib; install it with: pip install matplotlib"
     )
     assert not (tmp_path / "run" / "wiring.svg").exists()
 

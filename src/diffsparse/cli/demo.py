@@ -37,6 +37,10 @@ WHY_NOT_FASTER = (
     "filling vectors of 16 numbers take as long with fewer channels. Wider nets turn more of the saved MACs into time: "
     "see docs/benchmarks.md."
 )
+WHY_THE_DIP = (
+    "Why the test accuracy dips on the way: before half-time the last channels close, faster than the others can learn to "
+    "do without them. Removing them changes no output, and the second half makes up for the dip."
+)
 
 Rows = dict[str, dict[str, Any]]
 
@@ -119,7 +123,8 @@ class Demo:
         console.print(figures_table("net", table, title="Digits: the whole network, and budgets", caption=caption))
         for name in list(rows)[1:]:
             console.print(speed_words(name, rows[name], rows["plain"]), markup=False, highlight=False, soft_wrap=True)
-        console.print(WHY_NOT_FASTER, style="dim", markup=False, highlight=False)
+        for words in (WHY_NOT_FASTER, WHY_THE_DIP):
+            console.print(words, style="dim", markup=False, highlight=False)
         widths = {name: row["widths"] for name, row in rows.items()}
         console.print(widths_table(widths))
         if self.output is not None:

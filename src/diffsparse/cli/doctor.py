@@ -75,7 +75,7 @@ def extras() -> Iterator[tuple[str, str, str]]:
         if extra not in DEVELOPMENT:
             found = {package: _installed(package) for package in packages}
             missing = [package for package, number in found.items() if number is None]
-            state = f"missing; pip install 'diffsparse[{extra}]'" if missing else "there"
+            state = f"missing; pip install {' '.join(missing)}" if missing else "there"
             yield extra, ", ".join(f"{name} {number or '-'}" for name, number in found.items()), state
 
 

@@ -200,7 +200,7 @@ def cores_per_process(share: Share) -> int:
 
 
 def pillow() -> Any:
-    return import_extra("PIL.Image", "image files need Pillow", "'diffsparse[images]'")
+    return import_extra("PIL.Image", "image files need Pillow", "pillow")
 
 
 def read_image(path: str, size: int, random: np.random.Generator | None) -> Tensor:

@@ -133,7 +133,7 @@ def _read_names(path: Path, count: int) -> tuple[str, ...]:
 
 def open_digits() -> DataSet:
     """1,797 handwritten digits of 8 x 8 pixels; a fixed quarter is the test part. Training images are not augmented."""
-    bunch = import_extra("sklearn.datasets", "the digits need scikit-learn", "'diffsparse[demo]'").load_digits()
+    bunch = import_extra("sklearn.datasets", "the digits need scikit-learn", "scikit-learn").load_digits()
     images, labels = torch.from_numpy(bunch.images).float().unsqueeze(1), torch.from_numpy(bunch.target).long()
     order = torch.randperm(len(images), generator=torch.Generator().manual_seed(SPLIT_SEED))
     held_out = round(TEST_FRACTION * len(images))

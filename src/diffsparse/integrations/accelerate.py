@@ -12,7 +12,7 @@ from diffsparse.errors import SparsityError, import_extra
 from diffsparse.integrations.joining import as_regulariser, read_state, renew, require_joinable, write_state
 from diffsparse.penalties import Penalty
 
-import_extra("accelerate", "AcceleratedBudget needs Accelerate", "'diffsparse[accelerate]'")
+import_extra("accelerate", "AcceleratedBudget needs Accelerate", "accelerate")
 
 from accelerate import Accelerator  # noqa: E402
 from accelerate.utils import DistributedType  # noqa: E402

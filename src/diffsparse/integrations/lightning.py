@@ -16,7 +16,7 @@ from diffsparse.integrations.joining import (
 )
 from diffsparse.penalties import Penalty, Regulariser
 
-import_extra("lightning.pytorch", "BudgetCallback needs Lightning", "'diffsparse[lightning]'")
+import_extra("lightning.pytorch", "BudgetCallback needs Lightning", "lightning")
 
 from lightning.pytorch import Callback, LightningModule, Trainer  # noqa: E402
 from lightning.pytorch.callbacks import StochasticWeightAveraging, WeightAveraging  # noqa: E402

@@ -23,8 +23,8 @@ from diffsparse.integrations.joining import (
 )
 from diffsparse.penalties import Penalty
 
-import_extra("accelerate", "the Trainer of transformers needs Accelerate", "'diffsparse[transformers,accelerate]'")
-import_extra("transformers", "BudgetTrainer needs transformers", "'diffsparse[transformers,accelerate]'")
+import_extra("accelerate", "the Trainer of transformers needs Accelerate", "transformers accelerate")
+import_extra("transformers", "BudgetTrainer needs transformers", "transformers accelerate")
 
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments  # noqa: E402
 

@@ -27,7 +27,7 @@ def onnxruntime() -> Any:
     try:
         import onnxruntime
     except ImportError:
-        raise SparsityError("onnxruntime is missing; install it with: pip install 'diffsparse[onnx]'") from None
+        raise SparsityError("onnxruntime is missing; install it with: pip install onnx onnxruntime onnxscript") from None
     return onnxruntime
 
 

@@ -101,7 +101,7 @@ def _library() -> ModuleType:
     try:
         return importlib.import_module("torch_pruning")
     except ImportError:
-        raise SparsityError("torch-pruning is not installed; try: pip install 'diffsparse[bench]'") from None
+        raise SparsityError("torch-pruning is not installed; try: pip install torch-pruning") from None
 
 
 @contextmanager

@@ -14,7 +14,7 @@ PAD = 0
 
 def transformers_library(network: str) -> Any:
     """The library transformers, imported now; raises, with the name of the extra, if it is not installed."""
-    return import_extra("transformers", f"{network} is built with transformers", "'diffsparse[transformers]'")
+    return import_extra("transformers", f"{network} is built with transformers", "transformers")
 
 
 def scaled_width(multiplier: float, heads: int) -> int:

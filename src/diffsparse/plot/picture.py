@@ -16,7 +16,7 @@ DOTS_PER_INCH = 150
 
 def blank_figure(width: float, height: float) -> "Figure":
     """An empty figure, sizes in inches, that pyplot does not know about. Needs the `report` extra."""
-    module = import_extra("matplotlib.figure", "pictures need matplotlib", "'diffsparse[report]'")
+    module = import_extra("matplotlib.figure", "pictures need matplotlib", "matplotlib")
     figure: Figure = module.Figure(figsize=(width, height), layout="constrained", facecolor="white")
     return figure
 

@@ -217,7 +217,7 @@ def _number(path: Path, row: int, column: str, cell: str) -> float:
 
 def read_hdf5(path: Path) -> Table:
     """The only pandas data frame in an HDF5 file, in fixed format and of one dtype, as in METR-LA and PEMS-BAY."""
-    h5py = import_extra("h5py", f"'{path}' needs h5py", "'diffsparse[traffic]'")
+    h5py = import_extra("h5py", f"'{path}' needs h5py", "h5py")
     try:
         with h5py.File(path, "r") as file:
             groups = [node for node in file.values() if isinstance(node, h5py.Group)]

@@ -42,7 +42,7 @@ class Board:
 
 
 def _library(module: str) -> Any:
-    return import_extra(f"tensorboard.{module}", "--tensorboard needs TensorBoard", "'diffsparse[tensorboard]'")
+    return import_extra(f"tensorboard.{module}", "--tensorboard needs TensorBoard", "tensorboard")
 
 
 def _write(file: Any, events: Iterable[Any]) -> None:
