@@ -14,6 +14,7 @@ from diffsparse.budget.entries import GateEntries
 from diffsparse.budget.exact import Exact
 from diffsparse.example import Example
 from diffsparse.gates import chosen_gates
+from tests.gating.transformers_zoo import NanoGpt
 
 STEPS = 24
 SIZES = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 8, "intermediate_size": 128}
@@ -199,3 +200,18 @@ def test_thresholds_of_large_groups_follow_the_ramp_with_adam(example: bool) -> 
         budget.step(optimizer)
     assert 0.2475 <= budget.cost["macs"] <= 0.25
     assert all(look.macs <= look.wanted + 0.1 for look in budget.history)
+
+
+def test_a_kind_of_which_nothing_is_left_is_named() -> None:
+    torch.manual_seed(0)
+    net, tokens = NanoGpt(), torch.randint(30, (2, 8))
+    ds.sparsify(net, tokens, start=1.0, kinds=HEADS)
+    budget = ds.Budget(net, tokens, macs=0.25, steps=4)
+    optimizer = torch.optim.SGD(ds.parameter_groups(net), lr=0.1)
+    with pytest.warns(ds.SparsityWarning, match="this budget has closed all heads; if the network needs some"):
+        for _ in range(4):
+            optimizer.zero_grad()
+            (net(tokens).square().mean() + budget.penalty()).backward()
+            optimizer.step()
+            budget.step(optimizer)
+    assert budget.history[-1].kinds["heads"] == 0

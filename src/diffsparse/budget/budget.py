@@ -15,7 +15,7 @@ from diffsparse.budget.entries import GateEntries, steered_gates
 from diffsparse.budget.exact import Exact
 from diffsparse.budget.latency import LatencyModel
 from diffsparse.budget.limits import METRICS, Limits, Numbers, cost_numbers
-from diffsparse.budget.look import Look
+from diffsparse.budget.look import Look, warn_of_closed
 from diffsparse.budget.pressure import Pressure
 from diffsparse.budget.regate import Regated, can_go_on, check_can_regate, regate
 from diffsparse.budget.rgf import warn_of_idle_rgf
@@ -231,8 +231,8 @@ class Budget:
         kinds = self._steering.entries.by_kind(self._steering.entries.alive())
         self._adopt(small, regated, optimizers)
         if last:
-            measured = cost_numbers(small.after, self._steering.measured_latency)
-            self._note(measured, self._steering.limits, kinds)
+            self._note(cost_numbers(small.after, self._steering.measured_latency), self._steering.limits, kinds)
+            warn_of_closed(kinds)
         return True
 
     def _adopt(self, small: Compacted[Any], regated: Regated | None, optimizers: Sequence[Optimizer]) -> None:

@@ -1,6 +1,9 @@
 """What a budget sees when it looks at the gates."""
 
+import warnings
 from dataclasses import dataclass, field
+
+from diffsparse.errors import SparsityWarning
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,3 +25,10 @@ class Look:
     """Share of the whole network's latency: predicted, and in the last look measured; None if nobody asked for it."""
     kinds: dict[str, int] = field(default_factory=dict)
     """Live entries by what they stand for: channels, neurons, heads, layers."""
+
+
+def warn_of_closed(kinds: dict[str, int]) -> None:
+    """Warn of each kind of which nothing lives, in a network that is now small."""
+    for kind in (kind for kind, count in kinds.items() if not count):
+        words = f"this budget has closed all {kind}; if the network needs some, give it a larger budget"
+        warnings.warn(f"{words}, or leave {kind} out of the kinds of sparsify", SparsityWarning, stacklevel=2)
