@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 FIGURES = tables.ROOT / "docs" / "figures"
 OURS, GREY = "#4477aa", "#999999"
-COLOURS = ("#cc6677", "#aa3377", "#228833")
+COLOURS = ("#cc6677", "#ee9955", "#aa3377", "#bb88dd", "#228833")
 
 
 def _axes(title: str, x: str, y: str, height: float = 3.2) -> "tuple[Figure, Axes]":

@@ -17,7 +17,9 @@ OURS = ("budget", "budget, due=0.3")
 """Names of our method in the results; the first that has runs for a cost is shown."""
 PEERS = {
     "Network Slimming, cut and retrained": "slimming",
-    "Torch-Pruning, by magnitude": "torch-pruning, magnitude, same share of each layer",
+    "the same, scales divided by cost": "slimming, ranked by scale / cost",
+    "Torch-Pruning, magnitude within layers": "torch-pruning, magnitude, same share of each layer",
+    "Torch-Pruning, scales of batch norms": "torch-pruning, bn scale",
     "uniformly narrow, from scratch": "uniform, from scratch",
 }
 GUIDE = {
@@ -63,7 +65,9 @@ def _accuracy(row: Mapping[str, Any] | None) -> str:
         return "-"
     spread = "" if row["spread"] is None else f" ± {100 * row['spread']:.1f}"
     star = "\\*" if row["method"] in OURS[1:] else ""
-    return f"{100 * row['accuracy']:.1f}{spread} ({row['runs']}){star}"
+    asked, found = (f"{row[key]:.0%}" for key in ("budget", "macs"))
+    other = "" if found == asked else f" at {found}"
+    return f"{100 * row['accuracy']:.1f}{spread} ({row['runs']}){star}{other}"
 
 
 def _table(head: Sequence[str], lines: Iterable[Sequence[str]]) -> str:

@@ -158,7 +158,7 @@ def test_the_real_sizes_are_those_of_the_official_archives() -> None:
 
 def test_missing_scikit_learn_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
-    with pytest.raises(SparsityError, match=r"diffsparse\[demo\]"):
+    with pytest.raises(SparsityError, match="pip install scikit-learn"):
         open_digits()
 
 

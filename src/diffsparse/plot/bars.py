@@ -52,6 +52,8 @@ def widths(small: HoldsModel | Mapping[str, Mapping[str, int]], *, dark: bool = 
         at = [place + (number + 0.5) * thickness - 0.31 for place in places]
         left = [own.get(layer, 0) for layer in whole]
         axes.barh(at, left, thickness, color=SERIES[number % len(SERIES)], label=name)
+    if len(others) == 1:
+        _name_losses(axes, whole, others[0][1], dark)
     axes.set_xlabel("outputs of the layer")
     return _with_legend(figure, len(nets), dark)
 
@@ -117,6 +119,7 @@ def heads(small: HoldsModel, *, dark: bool = False) -> "Figure":
         axes.barh(places, [*had.values()], 0.8, color=theme(dark).faint, label="before")
         axes.barh(places, [left.get(name, 0) for name in had], 0.8, color=BLUE, label="left")
         _name_rows(axes, list(had))
+        _name_losses(axes, had, left, dark)
         axes.set_xlabel(f"{kind} of the block")
         axes.locator_params(axis="x", integer=True)
         plain_frame(axes)
@@ -167,6 +170,15 @@ def _name_rows(axes: Any, names: list[str]) -> None:
     axes.set_yticks(range(0, len(names), step), names[::step], fontsize=7, parse_math=False)
     axes.tick_params(axis="y", length=0)
     axes.set_ylim(len(names) - 0.4, -0.6)
+
+
+def _name_losses(axes: Any, had: Mapping[str, int], left: Mapping[str, int], dark: bool) -> None:
+    """Write what is left behind each bar that has become shorter, if there is room for the names of all rows."""
+    if len(had) > MOST_NAMES:
+        return
+    for place, (name, before) in enumerate(had.items()):
+        if left.get(name, 0) < before:
+            axes.text(before, place, f" {left.get(name, 0)}", va="center", fontsize=7, color=theme(dark).quiet)
 
 
 def _with_legend(figure: "Figure", entries: int, dark: bool) -> "Figure":

@@ -145,7 +145,7 @@ def _finish_cost(axes: Any) -> None:
     axes.set_ylim(0, 1.05)
     axes.yaxis.set_major_formatter(lambda share, _: f"{share:.0%}")
     axes.set_ylabel("cost, share of the whole network")
-    axes.legend(fontsize=8, frameon=False, loc="lower left")
+    axes.legend(fontsize=8, frameon=False, loc="best")
     plain_frame(axes, "y")
 
 

@@ -78,13 +78,19 @@ def _cards(result: Mapping[str, Any], cells: Mapping[str, str]) -> list[dict[str
         ("bytes", "file", "bytes", before.get("file_bytes"), after.get("file_bytes")),
     ]
     keys = ("key", "label", "format", "before", "after")
+    unsure = {"seconds"} if _is_noisy(latency) else set()
     # a report may say that MACs mean nothing for its networks
     shown = [card for card in cards if card[0] != "macs" or "MACs" in cells]
-    return [dict(zip(keys, card, strict=True)) | {"cost": True} for card in shown]
+    return [dict(zip(keys, card, strict=True)) | {"cost": True, "unsure": card[0] in unsure} for card in shown]
 
 
 def _seconds(latency: Mapping[str, Any] | None) -> tuple[float | None, float | None]:
     return (latency["plain"]["median"], latency["compact"]["median"]) if latency else (None, None)
+
+
+def _is_noisy(latency: Mapping[str, Any] | None) -> bool:
+    times = (latency["plain"], latency["compact"]) if latency else ()
+    return any(time["upper_quartile"] - time["lower_quartile"] > NOISY * time["median"] for time in times)
 
 
 def _remark(result: Mapping[str, Any]) -> str:
@@ -93,8 +99,7 @@ def _remark(result: Mapping[str, Any]) -> str:
     if latency := result.get("latency"):
         where = f"{latency['device']}, {latency['threads']} thread{'s' if latency['threads'] != 1 else ''}"
         words.append(f"Time is the median of {latency['plain']['runs']} calls, in turns, on {where}.")
-        times = (latency["plain"], latency["compact"])
-        if any(time["upper_quartile"] - time["lower_quartile"] > NOISY * time["median"] for time in times):
+        if _is_noisy(latency):
             words.append("The machine was busy: times vary too much to be compared.")
     if (difference := result.get("max_difference")) is not None:
         changed = f"changed outputs by at most {difference:.1g}, relative to the largest"

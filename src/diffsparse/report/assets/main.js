@@ -5,7 +5,7 @@ const state = { run: runs[0], metric: "macs" };
 
 function costOf(run, metric = state.metric) {
   const card = run.cards.find((one) => one.key === metric);
-  return card && card.before && card.after !== null ? card.after / card.before : null;
+  return card && card.before && card.after !== null && !card.unsure ? card.after / card.before : null;
 }
 function choose(run) { state.run = run; place("run").value = runs.indexOf(run); draw(); }
 
@@ -32,7 +32,8 @@ function cardOf(card) {
   if (card.after === null) return el("div", { class: "card" }, el("div", { class: "label" }, card.label), el("div", { class: "now" }, "-"), el("div", { class: "was" }, "not recorded"));
   const was = el("div", { class: "was" }, card.before === null ? card.note || "" : `before ${format(card.before)}`);
   const head = el("div", { class: "card" }, el("div", { class: "label" }, card.label), el("div", { class: "now" }, format(card.after)), was);
-  if (card.cost && left !== null) {
+  if (card.unsure) head.append(el("div", { class: "note" }, "machine was busy: not comparable"));
+  else if (card.cost && left !== null) {
     head.append(el("div", { class: "left" }, meterOf(left), el("span", {}, percent(left) + " left")));
   } else if (card.before !== null) head.append(el("div", { class: "note" }, card.note));
   return head;
