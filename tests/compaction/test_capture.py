@@ -1,6 +1,5 @@
 """What one run of a model leaves on record."""
 
-
 import pytest
 import torch
 import torch.nn.functional as F

@@ -85,7 +85,8 @@ class CostModel:
         patterns = patterns_to_time(entries)
         networks = [probe.compact_with(alive) for alive in patterns]
         terms = np.array([LatencyModel.terms(times, volumes, *self._widths(alive)) for alive in patterns])
-        weights = fitted_weights(terms, np.array(table.network_seconds(networks, probe.example)))
+        shares = table.network_shares(networks, probe.example)
+        weights = fitted_weights(terms, np.array([share.median for share in shares]))
         return LatencyModel.from_state(agreed(LatencyModel(times, volumes, weights).state_dict()))
 
     def keep(self, kept: Mask) -> None:

@@ -35,6 +35,63 @@ class Latency:
         return f"{1e3 * self.median:.3f} ms (quartiles {low:.3f} to {high:.3f}, {self.runs} runs)"
 
 
+@dataclass(frozen=True, kw_only=True)
+class Share:
+    """Time of a call as a share of another one's, both timed in turns: the median over rounds of their ratio."""
+
+    median: float
+    error: float
+    """How far off it may be, as a share of it: about its standard error, or how much it changed on the way."""
+    rounds: int
+
+    @classmethod
+    def of(cls, own: Sequence[float], other: Sequence[float]) -> "Share":
+        """From the seconds of both calls in two or more rounds.
+
+        Example:
+            >>> Share.of([1.0, 1.0, 9.0, 1.0], [2.0, 2.0, 18.0, 2.0])
+            Share(median=0.5, error=0.0, rounds=4)
+        """
+        ratios = [a / b for a, b in zip(own, other, strict=True)]
+        lower, middle, upper = quantiles(ratios, n=4, method="inclusive")
+        # for normal noise, the median is off by 1.25 standard deviations over the root, and quartiles are 1.35 apart
+        by_chance = 1.25 / 1.35 * (upper - lower) / len(ratios) ** 0.5
+        half = len(ratios) // 2
+        drift = abs(median(ratios[:half]) - median(ratios[half:])) / 2
+        return cls(median=middle, error=max(by_chance, drift) / middle, rounds=len(ratios))
+
+    def __str__(self) -> str:
+        return f"{self.median:.1%} (± {self.median * self.error:.1%}, {self.rounds} rounds)"
+
+
+def shares_of_first(
+    calls: Sequence[Callable[[], object]],
+    *,
+    device: torch.device,
+    seconds: float,
+    most: float,
+    error: float,
+    min_runs: int = 10,
+) -> list[Share]:
+    """Times of all calls as shares of the first one's.
+
+    They are timed in turns for about `seconds` per call, and again until every share is known up to `error`, but for no
+    more than `most` seconds per call: other work on the machine is noticed by the spread of the ratios.
+    """
+    times: list[list[float]] = [[] for _ in calls]
+    began, warmup = time.perf_counter(), 3
+    while True:
+        for record, more in zip(
+            times,
+            interleaved_seconds(calls, device=device, seconds=seconds, warmup=warmup, min_runs=min_runs),
+            strict=True,
+        ):
+            record += more
+        shares, warmup = [Share.of(own, times[0]) for own in times], 0
+        if max(share.error for share in shares) <= error or time.perf_counter() - began > most * len(calls):
+            return shares
+
+
 def quiet_seconds(times: Sequence[float]) -> float:
     """What a call takes while nothing else runs: the median of the fastest quarter, to decide by on a busy machine.
 

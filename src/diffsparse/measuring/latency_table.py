@@ -16,14 +16,14 @@ from torch import nn
 from diffsparse.errors import SparsityError
 from diffsparse.example import Example
 from diffsparse.files import require_path, write_json
-from diffsparse.measuring.latency import interleaved_seconds, quiet_seconds
+from diffsparse.measuring.latency import Share, interleaved_seconds, quiet_seconds, shares_of_first
 from diffsparse.measuring.layer_shape import LayerShape
 
 FORMAT = 1
 SECONDS, RUNS = 0.02, 7
 """How long, and how often at least, a layer is timed."""
-NETWORK_SECONDS, NETWORK_RUNS = 1.0, 11
-"""The same for networks that are timed in turns."""
+NETWORK_SECONDS, NETWORK_RUNS, MOST, ERROR = 0.5, 11, 4.0, 0.01
+"""The same for networks that are timed in turns; again, up to the third number, until shares are known so well."""
 
 
 def default_path() -> Path:
@@ -103,14 +103,17 @@ class LatencyTable:
             (times,) = interleaved_seconds([call], device=self.device, seconds=SECONDS, warmup=2, min_runs=RUNS)
         return quiet_seconds(times)
 
-    def network_seconds(self, models: Sequence[nn.Module], example: Example) -> list[float]:
-        """Seconds of whole networks in eval mode on the example, timed in turns."""
-        calls = [partial(example.run, model) for model in models]
+    def network_shares(self, models: Sequence[nn.Module], example: Example, longer: float = 1.0) -> list[Share]:
+        """Times of whole networks in eval mode on the example, as shares of the first one's; `longer` is surer."""
         with torch.no_grad():
-            times = interleaved_seconds(
-                calls, device=example.device, seconds=NETWORK_SECONDS, warmup=3, min_runs=NETWORK_RUNS
+            return shares_of_first(
+                [partial(example.run, model) for model in models],
+                device=example.device,
+                seconds=longer * NETWORK_SECONDS,
+                most=longer * MOST,
+                error=ERROR,
+                min_runs=NETWORK_RUNS,
             )
-        return [quiet_seconds(each) for each in times]
 
     def _read(self) -> dict[str, dict[str, float]]:
         """All machines of the file; nothing if it is not such a file."""
