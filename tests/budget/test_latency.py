@@ -220,10 +220,11 @@ def test_times_are_linear_between_the_widths_of_the_table() -> None:
     assert times.of(np.array([10.0, 0, 0, 0]), np.zeros(4)).tolist() == [0, 0, 0, 0]
 
 
-def test_marginals_are_differences_of_the_prediction() -> None:
+@pytest.mark.parametrize("width", [6.0, 1.0])
+def test_marginals_are_differences_of_the_prediction(width: float) -> None:
     shapes = [LayerShape(kind="linear", inputs=20, outputs=12, batch=1)]
-    model = LatencyModel(LayerTimes.measured(shapes, FakeTable()), np.array([7.0]), np.array([0.2, 0.01, 0.1]))
-    rows, columns = np.array([6.0]), np.array([11.0])
+    model = LatencyModel(LayerTimes.measured(shapes, FakeTable()), np.array([7.0]), np.array([0.2, 0.01, 0.3, 0.1]))
+    rows, columns = np.array([width]), np.array([11.0])
     per_row, per_column = model.marginals(rows, columns)
     assert per_row[0] == pytest.approx(model.share(rows, columns) - model.share(rows - 1, columns))
     assert per_column[0] == pytest.approx(model.share(rows, columns) - model.share(rows, columns - 1))

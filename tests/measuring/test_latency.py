@@ -14,7 +14,8 @@ class Clock:
 
     def __init__(self, monkeypatch):
         self.now, self.log = 0.0, []
-        monkeypatch.setattr(time, "perf_counter", lambda: self.now)
+        for name in ("perf_counter", "thread_time"):
+            monkeypatch.setattr(time, name, lambda: self.now)
 
     def call(self, name, *durations):
         left = list(durations)
@@ -122,3 +123,15 @@ def test_the_more_noise_the_more_rounds_until_the_time_is_over(clock):
 
 def test_a_change_of_load_on_the_way_is_noticed():
     assert Share.of([1.0] * 8 + [2.0] * 8, [1.0] * 16).error > 0.3
+
+
+def test_own_time_is_that_of_the_thread_if_there_is_one(monkeypatch):
+    monkeypatch.setattr(time, "thread_time", lambda: 7.0)
+    threads = torch.get_num_threads()
+    try:
+        for count, expected in ((1, True), (2, False)):
+            torch.set_num_threads(count)
+            (times,) = interleaved_seconds([lambda: None], device=CPU, seconds=0, min_runs=4, own_time=True)
+            assert (times == [0.0] * 4) is expected
+    finally:
+        torch.set_num_threads(threads)

@@ -140,7 +140,8 @@ class Budget:
         """Every look, the first to the last."""
 
     def _exact(self) -> Exact:
-        return Exact(self._whole(), self.example, self._steering.entries, self._costs.predicted_latency)
+        entries, counts = self._steering.entries, self._steering.limits.of_counted
+        return Exact(self._whole(), self.example, entries, self._costs.predicted_latency, counts=counts)
 
     def _whole(self) -> nn.Module:
         """The model, or a copy of it that is not sharded; a step that needs it is the same step in all processes."""

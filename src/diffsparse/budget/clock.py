@@ -26,7 +26,7 @@ STEP, FLOOR, LOWEST = 1.3, 0.6, 0.3
 """Predictions are corrected by the first factor at most in one trim. Nothing is cut to less than the second share of
 the limit, as predicted, unless the measurement is sure, and never to less than the third."""
 HELPS, SAME = 0.9, 0.97
-"""A trim that is predicted to take no more than the first share of the last one, but really takes more than the second
+"""A trim that is predicted to take less than the first share of the last one, but surely takes more than the second
 share, does not help."""
 SLACK = 0.02
 """A network that held the limit, and is above it by no more than this when it is timed once more, is accepted."""
@@ -132,8 +132,7 @@ class _Landing:
         if now.share.median > self._limit:
             # a little more than what was seen, so that what is just too slow does not come again
             seen = max(seen, 1.01 * now.slower)
-            smaller = before is not None and now.predicted < HELPS * before.predicted
-            if before is not None and smaller and now.share.median > SAME * before.share.median:
+            if before is not None and now.predicted < HELPS * before.predicted and _does_not_help(before, now):
                 self._why = "a smaller network was not faster"
                 return False
         wanted = min(max(seen, now.slower / STEP), now.slower * STEP)
@@ -172,3 +171,8 @@ class _Landing:
             took, number = time.perf_counter() - self._began, len(self._tried)
             words = f"landing, network {number} of at most {ROUNDS}: {self._tried[-1].share}, after {took:.0f} s"
             print(f"{words}; the limit is {self._limit:.1%}", file=sys.stderr, flush=True)
+
+
+def _does_not_help(before: Trim, now: Trim) -> bool:
+    sure = max(before.share.error, now.share.error) <= SURE
+    return sure and now.share.median > SAME * before.share.median

@@ -83,7 +83,7 @@ def shares_of_first(
     while True:
         for record, more in zip(
             times,
-            interleaved_seconds(calls, device=device, seconds=seconds, warmup=warmup, min_runs=min_runs),
+            interleaved_seconds(calls, device=device, seconds=seconds, warmup=warmup, min_runs=min_runs, own_time=True),
             strict=True,
         ):
             record += more
@@ -108,6 +108,7 @@ class Timing(TypedDict, total=False):
     seconds: float
     warmup: int
     min_runs: int
+    own_time: bool
 
 
 def time_interleaved(
@@ -124,13 +125,17 @@ def interleaved_seconds(
     seconds: float = 1.0,
     warmup: int = 3,
     min_runs: int = 10,
+    own_time: bool = False,
+    before: Callable[[], object] = lambda: None,
 ) -> list[list[float]]:
     """The seconds of each call in each round; a round makes every call once.
 
     So a change in the machine's load affects all calls alike. The order changes from round to round, because caches
     and memory depend on the previous call. Work queued on `device` is awaited before the clock starts and before it
     stops. After `warmup` untimed rounds, there are at least `min_runs` timed ones (2 or more), and they go on until
-    `seconds` have been measured per call.
+    `seconds` have passed per call. With `own_time`, only the time in which the thread really runs counts, where
+    that is all there is, on the CPU with one thread: other work on a busy machine then makes hardly any difference.
+    `before` runs before each call, and is not timed.
     """
     require_number("seconds", seconds, low=0)
     require_whole("warmup", warmup, low=0)
@@ -138,20 +143,22 @@ def interleaved_seconds(
     if device.type == "meta":
         raise SparsityError("nothing runs on the meta device, so there is no time to measure; pass latency=False")
     synchronize = torch.get_device_module(device).synchronize
+    alone = own_time and device.type == "cpu" and torch.get_num_threads() == 1
+    now = time.thread_time if alone else time.perf_counter
     for _ in range(warmup):
         for call in calls:
             call()
     times: list[list[float]] = [[] for _ in calls]
     order, shuffler = list(zip(calls, times, strict=True)), random.Random(0)
-    spent, rounds = 0.0, 0
-    while rounds < min_runs or spent < seconds * len(calls):
+    began, rounds = time.perf_counter(), 0
+    while rounds < min_runs or time.perf_counter() - began < seconds * len(calls):
         for call, record in order:
+            before()
             synchronize()
-            start = time.perf_counter()
+            start = now()
             call()
             synchronize()
-            record.append(time.perf_counter() - start)
-            spent += record[-1]
+            record.append(now() - start)
         rounds += 1
         # reversing alone would often put the first and the last of many calls after themselves
         if rounds % 2 == 0 and len(order) > 2:

@@ -1,6 +1,8 @@
 """What a table of latencies says of a network: the sum over all operations of one forward pass."""
 
+from functools import partial
 from math import prod
+from statistics import median
 from typing import Any
 
 import torch
@@ -9,24 +11,66 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from diffsparse.example import Example
-from diffsparse.measuring.latency_table import LatencyTable
+from diffsparse.measuring.latency import interleaved_seconds
+from diffsparse.measuring.latency_table import RUNS, LatencyTable
 from diffsparse.measuring.layer_shape import LayerShape, shape_of
 
 aten = torch.ops.aten
 _NORMS = {aten.native_batch_norm, aten._native_batch_norm_legit_no_training}
+_ATTENTION = {
+    aten._scaled_dot_product_flash_attention_for_cpu,
+    aten._scaled_dot_product_flash_attention,
+    aten._scaled_dot_product_efficient_attention,
+    aten._scaled_dot_product_attention_math,
+}
+_CURVES = {aten.gelu, aten.gelu_, aten.tanh, aten.sigmoid, aten.silu, aten.exp, aten._softmax, aten.native_layer_norm}
 ROUND = 4096
 """Elementwise operations are timed at multiples of this many numbers, so that a table stays small."""
+OVERHEAD = "between operations of a network"
+"""What the table calls the time that an operation takes in a network beyond its own."""
 
 
 def predicted_seconds(model: nn.Module, example: Example, table: LatencyTable) -> float:
     """Seconds of one forward pass by the table; layers and operations that it does not have are timed.
 
-    Convolutions, linear layers and batch norms are those of the table; any other operation counts as an elementwise
-    one of as many numbers as it makes. What Python takes between operations is not in it.
+    Convolutions, linear layers, batch norms and products are those of the table; any other operation counts as an
+    elementwise one of as many numbers as it makes. What Python takes between operations is seen once, in a small
+    network.
     """
-    with _Shapes() as seen:
-        example.run(model)
-    return sum(table.layer_seconds(seen.shapes))
+    overhead = table.seconds_of(OVERHEAD, lambda: _overhead(table))
+    shapes = _shapes(model, example)
+    return sum(table.layer_seconds(shapes)) + overhead * len(shapes)
+
+
+def _overhead(table: LatencyTable) -> float:
+    """What each operation takes in a network of small layers, beyond its own time."""
+    width, layers, device = 16, 12, table.device
+    with torch.random.fork_rng(), torch.no_grad():
+        blocks = [
+            nn.Sequential(nn.Conv2d(width, width, 3, padding=1), nn.BatchNorm2d(width), nn.ReLU())
+            for _ in range(layers)
+        ]
+        network, example = (
+            nn.Sequential(*blocks).to(device).eval(),
+            Example.of(torch.zeros(1, width, 16, 16, device=device)),
+        )
+        call = partial(example.run, network)
+        (times,) = interleaved_seconds([call], device=device, seconds=0.3, min_runs=RUNS, own_time=True)
+        shapes = _shapes(network, example)
+        return max((median(times) - sum(table.layer_seconds(shapes))) / len(shapes), 0.0)
+
+
+def _shapes(model: nn.Module, example: Example) -> list[LayerShape]:
+    """Of every operation in one pass; those of encoders, which torch fuses, one by one."""
+    fused = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    seen = _Shapes()
+    try:
+        with seen:
+            example.run(model)
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fused)
+    return seen.shapes
 
 
 class _Shapes(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -41,7 +85,8 @@ class _Shapes(TorchDispatchMode):  # type: ignore[no-untyped-call]
         given = [leaf.untyped_storage()._cdata for leaf in tree_leaves(args) if isinstance(leaf, Tensor)]
         made = next((leaf for leaf in tree_leaves(out) if isinstance(leaf, Tensor)), None)
         if made is not None and made.untyped_storage()._cdata not in given and made.numel():
-            self.shapes.append(_layer(func.overloadpacket, args) or _elementwise(made))
+            op = func.overloadpacket
+            self.shapes.append(_layer(op, args) or _elementwise("curve" if op in _CURVES else "elementwise", made))
         return out
 
 
@@ -56,10 +101,24 @@ def _layer(op: Any, args: Any) -> LayerShape | None:
     if op in {aten.mm, aten.addmm}:
         x, weight = args[-2:]
         return shape_of("linear", tuple(x.shape), tuple(weight.shape)[::-1], x.dtype)
+    if op in _ATTENTION:
+        q, k = args[:2]
+        return LayerShape(
+            kind="attention",
+            inputs=q.shape[-1],
+            outputs=q.shape[-1],
+            batch=prod(q.shape[:-2]),
+            size=(q.shape[-2], k.shape[-2]),
+            dtype=q.dtype,
+        )
+    if op in {aten.bmm, aten.baddbmm}:
+        x, y = args[-2:]
+        batch, rows, inputs = x.shape
+        return LayerShape(kind="product", inputs=inputs, outputs=y.shape[-1], batch=batch, size=(rows,), dtype=x.dtype)
     return None
 
 
-def _elementwise(made: Tensor) -> LayerShape:
+def _elementwise(kind: str, made: Tensor) -> LayerShape:
     width = -(-prod(made.shape) // ROUND) * ROUND
     dtype = made.dtype if made.is_floating_point() else torch.float32
-    return LayerShape(kind="elementwise", inputs=width, outputs=width, batch=1, dtype=dtype)
+    return LayerShape(kind=kind, inputs=width, outputs=width, batch=1, dtype=dtype)
