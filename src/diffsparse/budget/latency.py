@@ -109,8 +109,8 @@ def fitted_weights(terms: Numbers, seconds: Numbers) -> Numbers:
     """The weights >= 0 that fit best, relative to each network's time; the first network is the whole one.
 
     Example:
-        >>> terms = np.array([[4.0, 2.0, 1.0, 1.0], [2.0, 1.0, 1.0, 1.0], [1.0, 1.0, 0.0, 1.0]])
-        >>> fitted_weights(terms, np.array([10.0, 6.0, 3.0])).round(6).tolist()
+        >>> terms = np.array([[4.0, 3.0, 1.0, 1.0], [2.0, 1.0, 1.0, 1.0], [1.0, 1.0, 0.0, 1.0], [3.0, 3.0, 2.0, 1.0]])
+        >>> fitted_weights(terms, np.array([10.0, 6.0, 3.0, 9.0])).round(6).tolist()
         [0.2, 0.0, 0.1, 0.1]
     """
     best: tuple[float, Numbers] | None = None

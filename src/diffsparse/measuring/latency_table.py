@@ -114,17 +114,22 @@ class LatencyTable:
     def time_layer(self, shape: LayerShape) -> float:
         """Seconds of a layer like this, as it is in a network: not straight after itself."""
         with torch.no_grad(), torch.random.fork_rng():
-            call, others = shape.call(self.device), torch.zeros(BETWEEN, device=self.device)
-            (times,) = interleaved_seconds(
-                [call],
-                device=self.device,
-                seconds=SECONDS,
-                warmup=2,
-                min_runs=RUNS,
-                own_time=True,
-                before=lambda: others.add_(1),
-            )
-        return median(times)
+            (seconds,) = self.in_turns([shape.call(self.device)])
+        return seconds
+
+    def in_turns(self, calls: Sequence[Callable[[], object]], seconds: float = SECONDS) -> list[float]:
+        """Median seconds of each call, with other things in the cache before it."""
+        others = torch.zeros(BETWEEN, device=self.device)
+        timed = interleaved_seconds(
+            calls,
+            device=self.device,
+            seconds=seconds,
+            warmup=2,
+            min_runs=RUNS,
+            own_time=True,
+            before=lambda: others.add_(1),
+        )
+        return [median(times) for times in timed]
 
     def network_shares(self, models: Sequence[nn.Module], example: Example, longer: float = 1.0) -> list[Share]:
         """Times of whole networks in eval mode on the example, as shares of the first one's; `longer` is surer."""

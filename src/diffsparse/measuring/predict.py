@@ -2,7 +2,6 @@
 
 from functools import partial
 from math import prod
-from statistics import median
 from typing import Any
 
 import torch
@@ -11,8 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from diffsparse.example import Example
-from diffsparse.measuring.latency import interleaved_seconds
-from diffsparse.measuring.latency_table import RUNS, LatencyTable
+from diffsparse.measuring.latency_table import LatencyTable
 from diffsparse.measuring.layer_shape import LayerShape, shape_of
 
 aten = torch.ops.aten
@@ -26,16 +24,15 @@ _ATTENTION = {
 _CURVES = {aten.gelu, aten.gelu_, aten.tanh, aten.sigmoid, aten.silu, aten.exp, aten._softmax, aten.native_layer_norm}
 ROUND = 4096
 """Elementwise operations are timed at multiples of this many numbers, so that a table stays small."""
-OVERHEAD = "between operations of a network"
-"""What the table calls the time that an operation takes in a network beyond its own."""
+OVERHEAD = "python around an operation"
+"""What the table calls the time that two calls of modules take, beyond the operation in them."""
 
 
 def predicted_seconds(model: nn.Module, example: Example, table: LatencyTable) -> float:
     """Seconds of one forward pass by the table; layers and operations that it does not have are timed.
 
     Convolutions, linear layers, batch norms and products are those of the table; any other operation counts as an
-    elementwise one of as many numbers as it makes. What Python takes between operations is seen once, in a small
-    network.
+    elementwise one of as many numbers as it makes. Around each of them is Python: a module, and one that calls it.
     """
     overhead = table.seconds_of(OVERHEAD, lambda: _overhead(table))
     shapes = _shapes(model, example)
@@ -43,21 +40,11 @@ def predicted_seconds(model: nn.Module, example: Example, table: LatencyTable) -
 
 
 def _overhead(table: LatencyTable) -> float:
-    """What each operation takes in a network of small layers, beyond its own time."""
-    width, layers, device = 16, 12, table.device
-    with torch.random.fork_rng(), torch.no_grad():
-        blocks = [
-            nn.Sequential(nn.Conv2d(width, width, 3, padding=1), nn.BatchNorm2d(width), nn.ReLU())
-            for _ in range(layers)
-        ]
-        network, example = (
-            nn.Sequential(*blocks).to(device).eval(),
-            Example.of(torch.zeros(1, width, 16, 16, device=device)),
-        )
-        call = partial(example.run, network)
-        (times,) = interleaved_seconds([call], device=device, seconds=0.3, min_runs=RUNS, own_time=True)
-        shapes = _shapes(network, example)
-        return max((median(times) - sum(table.layer_seconds(shapes))) / len(shapes), 0.0)
+    """What a module in a module takes more than the operation that it runs."""
+    x, network = torch.zeros(1, device=table.device), nn.Sequential(nn.ReLU())
+    with torch.no_grad():
+        alone, within = table.in_turns([partial(torch.relu, x), partial(network, x)], seconds=0.1)
+    return max(within - alone, 0.0)
 
 
 def _shapes(model: nn.Module, example: Example) -> list[LayerShape]:
@@ -86,7 +73,7 @@ class _Shapes(TorchDispatchMode):  # type: ignore[no-untyped-call]
         made = next((leaf for leaf in tree_leaves(out) if isinstance(leaf, Tensor)), None)
         if made is not None and made.untyped_storage()._cdata not in given and made.numel():
             op = func.overloadpacket
-            self.shapes.append(_layer(op, args) or _elementwise("curve" if op in _CURVES else "elementwise", made))
+            self.shapes.append(_layer(op, args) or _elementwise(op, args, made))
         return out
 
 
@@ -118,7 +105,12 @@ def _layer(op: Any, args: Any) -> LayerShape | None:
     return None
 
 
-def _elementwise(kind: str, made: Tensor) -> LayerShape:
-    width = -(-prod(made.shape) // ROUND) * ROUND
+def _elementwise(op: Any, args: Any, made: Tensor) -> LayerShape:
+    """Any other operation; pools and means read more than they make."""
+    pools, numbers = "pool" in op.__name__, prod(made.shape)
+    if pools or op in {aten.mean, aten.sum}:
+        numbers = max(numbers, args[0].numel())
+    width = -(-numbers // ROUND) * ROUND
     dtype = made.dtype if made.is_floating_point() else torch.float32
+    kind = "curve" if pools or op in _CURVES else "elementwise"
     return LayerShape(kind=kind, inputs=width, outputs=width, batch=1, dtype=dtype)
