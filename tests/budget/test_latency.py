@@ -10,6 +10,8 @@ import torch
 from torch import nn
 
 import diffsparse as ds
+from diffsparse.budget.cost_model import patterns_without_layers
+from diffsparse.budget.entries import GateEntries, steered_gates
 from diffsparse.budget.latency import LatencyModel, LayerTimes, fitted_weights
 from diffsparse.example import Example
 from diffsparse.measuring.latency import Share
@@ -252,3 +254,18 @@ def test_the_formula_predicts_networks_it_has_not_seen() -> None:
         for alive in entries.random_patterns(4, dead=4):
             real = table.real(exact.network(alive)) / whole
             assert budget._costs.predicted_latency(alive) == pytest.approx(real, rel=0.15)
+
+
+def test_some_of_the_timed_networks_lack_whole_layers_and_still_see_their_input() -> None:
+    model, _ = gated("pre-activation")
+    entries = GateEntries(steered_gates(model, None)[0])
+
+    def needs_the_first_group(alive: Any) -> bool:
+        return bool(alive[entries.group == 0].any())
+
+    patterns = patterns_without_layers(entries, needs_the_first_group)
+    assert patterns
+    for alive in patterns:
+        assert needs_the_first_group(alive)
+        assert (np.bincount(entries.group, weights=alive) == 0).any()
+    assert not patterns_without_layers(entries, lambda alive: bool(np.add.reduceat(alive, entries.starts).all()))
