@@ -10,8 +10,11 @@ import torch
 from torch import nn
 
 import diffsparse as ds
+from diffsparse.budget.cost_model import patterns_without_layers
+from diffsparse.budget.entries import GateEntries, steered_gates
 from diffsparse.budget.latency import LatencyModel, LayerTimes, fitted_weights
 from diffsparse.example import Example
+from diffsparse.measuring.latency import Share
 from diffsparse.measuring.latency_table import LatencyTable
 from diffsparse.measuring.layer_shape import LayerShape
 from tests.budget.examples import NETWORKS, gated, train
@@ -33,9 +36,10 @@ class FakeTable(LatencyTable):
     def layer_seconds(self, shapes: Any) -> list[float]:
         return [self._seconds(shape.inputs, shape.outputs) for shape in shapes]
 
-    def network_seconds(self, models: Any, example: Example) -> list[float]:
+    def network_shares(self, models: Any, example: Example, longer: float = 1.0) -> list[Share]:
         self.networks += len(models)
-        return [self.real(model) for model in models]
+        whole = self.real(models[0])
+        return [Share(median=self.real(model) / whole, error=0.0, rounds=9) for model in models]
 
     def real(self, model: nn.Module) -> float:
         return (3 + sum(self._of(module) for module in model.modules())) ** self.wrong
@@ -117,16 +121,62 @@ def test_a_resumed_run_steers_by_the_same_numbers(stop: int) -> None:
     assert after.cost == budget.cost
 
 
-def test_if_the_clock_never_agrees_it_says_so() -> None:
+def landed_by(clock_table: FakeTable, limit: float, name: str = "pre-activation") -> tuple[ds.Budget, nn.Module]:
+    """A budget that was made by a good table, and lands by another one."""
+    model, x = gated(name)
+    budget = ds.Budget(model, x[:2], latency=limit, steps=2, table=FakeTable())
+    budget._steering._clock.table = clock_table  # type: ignore[union-attr]
+    train(model, x, budget, optimizer_of(model), 2)
+    return budget, model
+
+
+def test_if_the_clock_never_agrees_it_says_so_and_does_not_cut_on() -> None:
     class Stubborn(FakeTable):
         def real(self, model: nn.Module) -> float:
             return 1.0
 
-    model, x = gated("chain")
-    budget = ds.Budget(model, x[:2], latency=0.8, steps=2, table=FakeTable())
-    budget._steering._clock.table = Stubborn()  # type: ignore[union-attr]
-    with pytest.warns(ds.SparsityWarning, match=r"still takes 100.0% of the whole one's time"):
-        train(model, x, budget, optimizer_of(model), 2)
+    words = r"still takes 100.0% of the whole one's time, more than the 80.0% asked for: a smaller .* predicted at 7"
+    with pytest.warns(ds.SparsityWarning, match=words):
+        budget, model = landed_by(Stubborn(), 0.8)
+    assert FakeTable().real(model) > 0.7 * FakeTable().real(gated("pre-activation")[0])
+    assert budget.cost["latency"] == 1.0
+
+
+@pytest.mark.parametrize("bad", [0, 2])
+def test_one_bad_measurement_does_not_decide(bad: int) -> None:
+    class Disturbed(FakeTable):
+        calls = 0
+
+        def network_shares(self, models: Any, example: Example, longer: float = 1.0) -> list[Share]:
+            whole, own = super().network_shares(models, example)
+            self.calls += 1
+            factor = 4.0 if self.calls == bad + 1 else 1.0
+            return [whole, Share(median=factor * own.median, error=0.01, rounds=9)]
+
+    table = Disturbed()
+    budget, model = landed_by(table, 0.7)
+    real = table.real(model) / table.real(ds.compact(gated("pre-activation")[0], gated("pre-activation")[1][:2]).model)
+    assert 0.5 < real <= 0.7
+    assert budget.cost["latency"] == pytest.approx(real)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_a_noisy_clock_lands_all_the_same(seed: int) -> None:
+    class Noisy(FakeTable):
+        noise = np.random.default_rng(seed)
+
+        def network_shares(self, models: Any, example: Example, longer: float = 1.0) -> list[Share]:
+            whole, own = super().network_shares(models, example)
+            spread = 0.1 / longer
+            off = 1 + spread * self.noise.standard_normal()
+            return [whole, Share(median=own.median * off, error=spread, rounds=9)]
+
+    table = Noisy()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ds.SparsityWarning)
+        _, model = landed_by(table, 0.7)
+    real = table.real(model) / table.real(ds.compact(gated("pre-activation")[0], gated("pre-activation")[1][:2]).model)
+    assert 0.5 < real < 0.76
 
 
 @pytest.mark.parametrize(
@@ -172,10 +222,11 @@ def test_times_are_linear_between_the_widths_of_the_table() -> None:
     assert times.of(np.array([10.0, 0, 0, 0]), np.zeros(4)).tolist() == [0, 0, 0, 0]
 
 
-def test_marginals_are_differences_of_the_prediction() -> None:
+@pytest.mark.parametrize("width", [6.0, 1.0])
+def test_marginals_are_differences_of_the_prediction(width: float) -> None:
     shapes = [LayerShape(kind="linear", inputs=20, outputs=12, batch=1)]
-    model = LatencyModel(LayerTimes.measured(shapes, FakeTable()), np.array([7.0]), np.array([0.2, 0.01, 0.1]))
-    rows, columns = np.array([6.0]), np.array([11.0])
+    model = LatencyModel(LayerTimes.measured(shapes, FakeTable()), np.array([7.0]), np.array([0.2, 0.01, 0.3, 0.1]))
+    rows, columns = np.array([width]), np.array([11.0])
     per_row, per_column = model.marginals(rows, columns)
     assert per_row[0] == pytest.approx(model.share(rows, columns) - model.share(rows - 1, columns))
     assert per_column[0] == pytest.approx(model.share(rows, columns) - model.share(rows, columns - 1))
@@ -203,3 +254,18 @@ def test_the_formula_predicts_networks_it_has_not_seen() -> None:
         for alive in entries.random_patterns(4, dead=4):
             real = table.real(exact.network(alive)) / whole
             assert budget._costs.predicted_latency(alive) == pytest.approx(real, rel=0.15)
+
+
+def test_some_of_the_timed_networks_lack_whole_layers_and_still_see_their_input() -> None:
+    model, _ = gated("pre-activation")
+    entries = GateEntries(steered_gates(model, None)[0])
+
+    def needs_the_first_group(alive: Any) -> bool:
+        return bool(alive[entries.group == 0].any())
+
+    patterns = patterns_without_layers(entries, needs_the_first_group)
+    assert patterns
+    for alive in patterns:
+        assert needs_the_first_group(alive)
+        assert (np.bincount(entries.group, weights=alive) == 0).any()
+    assert not patterns_without_layers(entries, lambda alive: bool(np.add.reduceat(alive, entries.starts).all()))

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from diffsparse import SparsityError
-from diffsparse.measuring.latency import Latency, interleaved_seconds, time_interleaved
+from diffsparse.measuring.latency import Latency, Share, interleaved_seconds, shares_of_first, time_interleaved
 
 CPU = torch.device("cpu")
 
@@ -14,7 +14,8 @@ class Clock:
 
     def __init__(self, monkeypatch):
         self.now, self.log = 0.0, []
-        monkeypatch.setattr(time, "perf_counter", lambda: self.now)
+        for name in ("perf_counter", "thread_time"):
+            monkeypatch.setattr(time, name, lambda: self.now)
 
     def call(self, name, *durations):
         left = list(durations)
@@ -100,3 +101,37 @@ def test_cuda():
     x = torch.rand(4096, 4096, device="cuda")
     small, large = time_interleaved([lambda: x[:64] @ x, lambda: x @ x @ x], device=x.device, seconds=0.2)
     assert small.median < large.median
+
+
+def test_shares_are_ratios_within_rounds(clock):
+    a, b = clock.call("a", 0, 0, 0, 2.0, 4.0, 8.0, 2.0, 2.0), clock.call("b", 0, 0, 0, 1.0, 2.0, 4.0, 1.0, 1.0)
+    whole, half = shares_of_first([a, b], device=CPU, seconds=0, most=0, error=0.01, min_runs=5)
+    assert (whole, half) == (Share(median=1, error=0, rounds=5), Share(median=0.5, error=0, rounds=5))
+
+
+def test_the_more_noise_the_more_rounds_until_the_time_is_over(clock):
+    quiet = clock.call("a", 1.0)
+    sure = shares_of_first([quiet, clock.call("b", 2.0)], device=CPU, seconds=0, most=1000, error=0.01, min_runs=10)
+    assert sure[1].rounds == 10
+    noisy = clock.call("b", 0, 0, 0, *(1.0 + 3 * (number * 7919 % 11 / 11) for number in range(2000)))
+    some = shares_of_first([quiet, noisy], device=CPU, seconds=0, most=50, error=0.01, min_runs=10)
+    more = shares_of_first([quiet, noisy], device=CPU, seconds=0, most=500, error=0.01, min_runs=10)
+    assert 10 < some[1].rounds < more[1].rounds
+    assert more[1].error < some[1].error
+    assert more[1].median == pytest.approx(2.4, abs=0.3)
+
+
+def test_a_change_of_load_on_the_way_is_noticed():
+    assert Share.of([1.0] * 8 + [2.0] * 8, [1.0] * 16).error > 0.3
+
+
+def test_own_time_is_that_of_the_thread_if_there_is_one(monkeypatch):
+    monkeypatch.setattr(time, "thread_time", lambda: 7.0)
+    threads = torch.get_num_threads()
+    try:
+        for count, expected in ((1, True), (2, False)):
+            torch.set_num_threads(count)
+            (times,) = interleaved_seconds([lambda: None], device=CPU, seconds=0, min_runs=4, own_time=True)
+            assert (times == [0.0] * 4) is expected
+    finally:
+        torch.set_num_threads(threads)

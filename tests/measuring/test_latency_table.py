@@ -42,14 +42,14 @@ def test_a_layer_is_measured_once_and_the_file_is_readable(tmp_path: Path) -> No
 
 @pytest.mark.parametrize(
     "text",
-    ["", "{", "[]", '{"format": 99, "machines": {}}', '{"format": 1}', '{"format": 1, "machines": {"a": {"b": "c"}}}'],
+    ["", "{", "[]", '{"format": 99, "machines": {}}', '{"format": 2}', '{"format": 2, "machines": {"a": {"b": "c"}}}'],
 )
 def test_a_file_that_cannot_be_read_is_written_anew(text: str, tmp_path: Path) -> None:
     path = tmp_path / "t.json"
     path.write_text(text)
     assert Counted(path).layer_seconds(SHAPES) == [1, 2]
     assert Counted(path).layer_seconds(SHAPES) == [1, 2]
-    assert json.loads(path.read_text())["format"] == 1
+    assert json.loads(path.read_text())["format"] == 2
 
 
 def test_other_machines_and_versions_are_kept_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

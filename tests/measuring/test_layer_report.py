@@ -1,6 +1,8 @@
 """Where the time goes, for people."""
 
 import sys
+from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -25,6 +27,9 @@ class Ones(LatencyTable):
     def layer_seconds(self, shapes: list[LayerShape]) -> list[float]:  # type: ignore[override]
         self.asked += shapes
         return [1.0] * len(shapes)
+
+    def seconds_of(self, name: str, measure: Callable[[], float]) -> float:
+        return 0.25
 
 
 def network() -> nn.Module:
@@ -95,9 +100,35 @@ def test_it_says_when_macs_do_not_matter() -> None:
 def test_a_prediction_counts_every_operation_that_makes_something() -> None:
     table = Ones()
     with torch.no_grad():
-        assert predicted_seconds(network().eval(), ds.example.Example.of(X), table) == 4
+        # one second each, and a quarter around each
+        assert predicted_seconds(network().eval(), ds.example.Example.of(X), table) == 5
     assert [shape.kind for shape in table.asked] == ["conv2d", "batch_norm", "elementwise", "linear"]
     assert (table.asked[0].inputs, table.asked[0].outputs, table.asked[3].inputs) == (3, 8, 288)
+
+
+def test_a_prediction_looks_into_encoders_that_torch_fuses() -> None:
+    table, layer = Ones(), torch.nn.TransformerEncoderLayer(8, 2, 12, batch_first=True, activation="gelu").eval()
+    with torch.no_grad():
+        predicted_seconds(layer, ds.example.Example.of(torch.zeros(3, 5, 8)), table)
+    kinds = Counter(shape.kind for shape in table.asked)
+    assert (kinds["linear"], kinds["attention"], kinds["curve"]) == (4, 1, 3)
+    assert torch.backends.mha.get_fastpath_enabled()
+    (attention,) = [shape for shape in table.asked if shape.kind == "attention"]
+    assert (attention.batch, attention.size, attention.inputs) == (6, (5, 5), 4)
+    assert attention.call(torch.device("cpu"))().shape == (1, 6, 5, 4)
+
+
+def test_a_prediction_knows_products_and_what_pools_read() -> None:
+    class Pooled(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            pooled = torch.nn.functional.max_pool2d(x, 4)
+            return torch.bmm(pooled.flatten(2), torch.ones(2, 256, 7))
+
+    table = Ones()
+    predicted_seconds(Pooled(), ds.example.Example.of(torch.zeros(2, 4, 64, 64)), table)
+    pool, _, product = table.asked
+    assert (pool.kind, pool.inputs) == ("curve", 2 * 4 * 64 * 64)
+    assert product.call(torch.device("cpu"))().shape == (2, 4, 7)
 
 
 def test_measure_shows_the_prediction(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

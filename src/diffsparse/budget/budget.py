@@ -140,7 +140,8 @@ class Budget:
         """Every look, the first to the last."""
 
     def _exact(self) -> Exact:
-        return Exact(self._whole(), self.example, self._steering.entries, self._costs.predicted_latency)
+        steering, predicted = self._steering, self._costs.predicted_latency
+        return Exact(self._whole(), self.example, steering.entries, predicted, counts=steering.limits.of_counted)
 
     def _whole(self) -> nn.Module:
         """The model, or a copy of it that is not sharded; a step that needs it is the same step in all processes."""
@@ -256,8 +257,7 @@ class Budget:
 
     def state_dict(self) -> dict[str, Any]:
         """Where the budget is, as plain data, for a checkpoint; model and optimiser have states of their own."""
-        latency = {} if self._costs.latency is None else {"latency": self._costs.latency.state_dict()}
-        return latency | {
+        return ({} if self._costs.latency is None else {"latency": self._costs.latency.state_dict()}) | {
             "made_for": self._made_for,
             "step": self._step,
             "history": [asdict(look) for look in self.history],

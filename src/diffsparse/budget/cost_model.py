@@ -1,5 +1,7 @@
 """What a network costs while some gate entries are dead: a formula that is found once and then takes microseconds."""
 
+from collections.abc import Callable
+
 import numpy as np
 from torch import nn
 
@@ -16,6 +18,8 @@ FEWEST, FEWEST_PER_BIT = 10, 3
 """Recordings with random entries dead: so many, and so many more per two bits that it takes to number the entries."""
 MORE, MOST, MOST_PER_BIT = 8, 16, 4
 """If they leave a doubt, there are more, up to a number of them with so many for each bit."""
+DEAD_GROUPS, FEWER = (0.4, 0.7, 0.95), 5
+"""Shares of dead groups in networks that are timed, and how often fewer die if the output is constant."""
 
 
 class CostModel:
@@ -82,10 +86,11 @@ class CostModel:
         """The latency as a function of widths: layers from the table, the rest from networks that are timed."""
         times = LayerTimes.measured([part.shape for part in parts], table)
         volumes = np.array([part.volume for part in parts], float)
-        patterns = patterns_to_time(entries)
+        patterns = [*patterns_to_time(entries), *patterns_without_layers(entries, probe.keeps_output)]
         networks = [probe.compact_with(alive) for alive in patterns]
         terms = np.array([LatencyModel.terms(times, volumes, *self._widths(alive)) for alive in patterns])
-        weights = fitted_weights(terms, np.array(table.network_seconds(networks, probe.example)))
+        shares = table.network_shares(networks, probe.example)
+        weights = fitted_weights(terms, np.array([share.median for share in shares]))
         return LatencyModel.from_state(agreed(LatencyModel(times, volumes, weights).state_dict()))
 
     def keep(self, kept: Mask) -> None:
@@ -140,6 +145,26 @@ def patterns_to_time(entries: GateEntries) -> list[Mask]:
     (third,), (half,), least = entries.random_patterns(1), entries.random_patterns(1, dead=2), entries.one_per_group()
     quarter = half & third & entries.random_patterns(2, dead=2)[1] | least
     return [np.ones(entries.count, bool), third, half, quarter, least]
+
+
+def patterns_without_layers(entries: GateEntries, keeps_output: Callable[[Mask], bool]) -> list[Mask]:
+    """Patterns in which whole groups are dead, and half of the others: what a layer takes shows where it is gone.
+
+    Groups without which the output is constant are not known; at random, fewer die until it is not.
+    """
+    draw, (half,), found = np.random.default_rng(0), entries.random_patterns(1, dead=2), []
+    for share in DEAD_GROUPS:
+        dead = draw.random(len(entries.sizes)) < share
+        for _ in range(FEWER):
+            alive = (half & ~dead[entries.group]) | entries.immortal
+            if not dead.any() or keeps_output(alive):
+                break
+            dead &= draw.random(len(dead)) < 0.7
+        else:
+            continue
+        if dead.any():
+            found.append(alive)
+    return found
 
 
 def _channels(probe: Probe, entries: GateEntries) -> tuple[Channels, Channels]:

@@ -6,7 +6,7 @@ import numpy as np
 from torch import nn
 
 from diffsparse.budget.entries import GateEntries
-from diffsparse.budget.limits import Mask, Numbers, cost_numbers
+from diffsparse.budget.limits import COUNTED, Mask, Numbers, cost_numbers
 from diffsparse.budget.probing import quietly_compacted
 from diffsparse.compaction.duplicate import duplicate
 from diffsparse.compaction.materialise import materialise
@@ -22,6 +22,7 @@ class Exact:
         example: what it is recorded on.
         entries: of its gates.
         predicted: the share of the whole network's latency, if that counts.
+        counts: whether any other cost does; if not, they are 0 here.
     """
 
     def __init__(
@@ -30,9 +31,11 @@ class Exact:
         example: Example,
         entries: GateEntries,
         predicted: Callable[[Mask], float] = lambda alive: 1.0,
+        *,
+        counts: bool = True,
     ) -> None:
         self._probe, self._example, self._entries = duplicate(model).eval(), example, entries
-        self.predicted = predicted
+        self.predicted, self._counts = predicted, counts
         self.slower = 1.0
         """What networks near the limit really take, as a multiple of the prediction."""
         self._costs: dict[bytes, Numbers] = {}
@@ -45,11 +48,14 @@ class Exact:
 
     def cost(self, alive: Mask) -> Numbers:
         """The cost of the compact network with these entries alive; its latency is a prediction."""
+        latency = self.slower * self.predicted(alive)
+        if not self._counts:
+            return np.array([0.0] * len(COUNTED) + [latency])
         key = alive.tobytes()
         if key not in self._costs:
             self._entries.impose(self._probe, alive)
             self._costs[key] = cost_numbers(quietly_compacted(self._probe, self._example).after)
-        return np.append(self._costs[key][:-1], self.slower * self.predicted(alive))
+        return np.append(self._costs[key][:-1], latency)
 
     def keeps_output(self, alive: Mask) -> bool:
         """Whether the output depends on the input with these entries alive."""

@@ -60,15 +60,16 @@ class LayerTimes:
 
 
 class LatencyModel:
-    r"""Share of the whole network's latency, t = s \sum_l T_l(r_l, c_l) + b V + a.
+    r"""Share of the whole network's latency, t = s \sum_l T_l(r_l, c_l) + b V + d L + a.
 
     T are the times of layers, V is how many numbers layers give out, which is what operations between layers work on,
-    and s, b, a >= 0 fit a few networks that were really timed.
+    L is how many layers are left, each with some Python around it, and s, b, d, a >= 0 fit a few networks that were
+    really timed.
 
     Args:
         times: of the layers.
         volumes: numbers that each layer gives out per output.
-        weights: s, b and a, with which the share of the whole network is 1.
+        weights: s, b, d and a, with which the share of the whole network is 1.
     """
 
     def __init__(self, times: LayerTimes, volumes: Numbers, weights: Numbers) -> None:
@@ -80,16 +81,17 @@ class LatencyModel:
 
     @staticmethod
     def terms(times: LayerTimes, volumes: Numbers, rows: Numbers, columns: Numbers) -> Numbers:
-        """What s, b and a are multiplied with."""
-        return np.array([times.of(rows, columns).sum(), volumes @ rows, 1.0])
+        """What s, b, d and a are multiplied with."""
+        return np.array([times.of(rows, columns).sum(), volumes @ rows, (rows > 0).sum(), 1.0])
 
     def marginals(self, rows: Numbers, columns: Numbers) -> tuple[Numbers, Numbers]:
         """What one output less, and one input less, of each layer saves."""
         now = self._times.of(rows, columns)
         per_row = now - self._times.of(np.maximum(rows - 1, 0), columns)
         per_column = now - self._times.of(rows, np.maximum(columns - 1, 0))
-        scale, volume, _ = self._weights
-        return np.maximum(scale * per_row + volume * self._volumes, 0), np.maximum(scale * per_column, 0)
+        scale, volume, layer, _ = self._weights
+        last = (rows > 0) & (rows <= 1)
+        return np.maximum(scale * per_row + volume * self._volumes + layer * last, 0), np.maximum(scale * per_column, 0)
 
     def state_dict(self) -> dict[str, Any]:
         """All numbers, so that a run that goes on elsewhere steers by the same."""
@@ -104,25 +106,27 @@ class LatencyModel:
 
 
 def fitted_weights(terms: Numbers, seconds: Numbers) -> Numbers:
-    """The s, b, a >= 0 that fit best, relative to each network's time; the first network is the whole one.
+    """The weights >= 0 that fit best, relative to each network's time; the first network is the whole one.
 
     Example:
-        >>> terms = np.array([[4.0, 2.0, 1.0], [2.0, 1.0, 1.0], [1.0, 1.0, 1.0]])
-        >>> fitted_weights(terms, np.array([10.0, 6.0, 4.0])).round(6).tolist()
-        [0.2, 0.0, 0.2]
+        >>> terms = np.array([[4.0, 3.0, 1.0, 1.0], [2.0, 1.0, 1.0, 1.0], [1.0, 1.0, 0.0, 1.0], [3.0, 3.0, 2.0, 1.0]])
+        >>> fitted_weights(terms, np.array([10.0, 6.0, 3.0, 9.0])).round(6).tolist()
+        [0.2, 0.0, 0.1, 0.1]
     """
     best: tuple[float, Numbers] | None = None
     scaled = terms / seconds[:, None]
-    for chosen in (list(some) for count in (1, 2, 3) for some in combinations(range(terms.shape[1]), count)):
+    counts, places = range(1, terms.shape[1] + 1), range(terms.shape[1])
+    for chosen in (list(some) for count in counts for some in combinations(places, count)):
         found = np.linalg.lstsq(scaled[:, chosen], np.ones(len(seconds)), rcond=None)[0]
         weights = np.zeros(terms.shape[1])
         weights[chosen] = found
         apart = float(((scaled @ weights - 1) ** 2).sum())
         if (weights >= 0).all() and weights[:2].any() and (best is None or apart < best[0] - 1e-12):
             best = apart, weights
-    weights = np.array([1.0, 0.0, 0.0]) if best is None else best[1]
+    first, *_, last = np.eye(terms.shape[1])
+    weights = first if best is None else best[1]
     whole = float(terms[0] @ weights)
-    return np.asarray(weights / whole) if whole > 0 else np.array([0.0, 0.0, 1.0])
+    return np.asarray(weights / whole) if whole > 0 else last
 
 
 def agreed(numbers: Any) -> Any:

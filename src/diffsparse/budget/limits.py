@@ -58,6 +58,11 @@ class Limits:
         """The largest share of the whole network's latency; infinite if none was asked for."""
         return float(self.numbers[LATENCY])
 
+    @property
+    def of_counted(self) -> bool:
+        """Whether there is a limit for anything but latency."""
+        return bool(np.isfinite(self.numbers[: len(COUNTED)]).any())
+
     def excess(self, cost: Numbers) -> float:
         """The largest of the costs as a multiple of its limit; all limits hold if this is at most 1."""
         return float((cost / self.numbers).max())

@@ -64,6 +64,10 @@ class Probe:
         self._entries.impose(self._model, alive)
         return quietly_compacted(self._model, self.example).model
 
+    def keeps_output(self, alive: Mask) -> bool:
+        """Whether the output depends on the input while these entries live."""
+        return not recorded(self.with_alive(alive), self.example)[0].constant
+
     def parts(self) -> list[Part]:
         """Every layer and product with its cost, while all entries live."""
         graph, nodes, _ = self._look(np.ones(self._entries.count, bool))

@@ -134,9 +134,11 @@ class EmitConstant(Action):
     """How the layer changed spatial sizes; None if it did not."""
     transposed: bool = False
     """Whether it was a transposed convolution."""
+    read_only: bool = False
+    """Whether nobody writes to the output or holds it, so that one tensor serves all passes."""
 
     def apply(self, edit: ModelEdit, name: str) -> None:
-        constant = adaptors.Constant(self.outputs[1], self.dim, self.window, self.transposed)
+        constant = adaptors.Constant(self.outputs[1], self.dim, self.window, self.transposed, self.read_only)
         edit.replace(name, constant.to(edit.sample(name)))
 
     def __str__(self) -> str:
@@ -157,10 +159,12 @@ class EmitMap(Action):
     """How each dimension of the table is stretched; None for one that stays as it is."""
     sizes_of: str | None = None
     """A module around this one whose input tells the sizes; None for the module itself."""
+    read_only: bool = False
+    """Whether nobody writes to the output or holds it, so that one tensor serves all passes."""
 
     def apply(self, edit: ModelEdit, name: str) -> None:
         note = None if self.sizes_of is None else note_shapes(edit.modules[self.sizes_of])
-        edit.replace(name, ConstantMap(self.shape, self.stretches, note).to(edit.sample(name)))
+        edit.replace(name, ConstantMap(self.shape, self.stretches, note, self.read_only).to(edit.sample(name)))
 
     def within(self, name: str) -> "Action":
         return self if self.sizes_of is None else replace(self, sizes_of=f"{name}.{self.sizes_of}".rstrip("."))

@@ -1,12 +1,13 @@
 """Modules and hooks that stand in a compact model: select, expand, constants, groups of different sizes."""
 
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from diffsparse.compaction.remembered import Remembered
 from diffsparse.compaction.stand_in import StandIn
 from diffsparse.compaction.stretch import ForgetShape, NoteShape, Stretch, noted_shape, stretched
 
@@ -67,10 +68,12 @@ class ExpandIntoMap(ExpandOutput):
     """Forward hook: as above, where some of the constant channels vary with the position."""
 
     stretches: tuple[Stretch | None, ...] = ()
+    made: Remembered = field(default_factory=Remembered, compare=False, repr=False)
 
     def __call__(self, module: nn.Module, args: tuple[Any, ...], output: Tensor) -> Tensor:
         shape = noted_shape(vars(module).get(SIZES_OF[FILL]), args[0])
-        fill = stretched(self._fill(module, output), self.stretches, shape)
+        make = lambda: stretched(self._fill(module, output), self.stretches, shape)  # noqa: E731
+        fill = self.made(getattr(module, FILL), output, shape, make)
         whole = list(output.shape)
         whole[self.dim] = fill.shape[self.dim]
         return self._between(module, output, fill.expand(whole))
@@ -128,10 +131,13 @@ class AddMap:
     """Forward hook: adds what inputs that are gone did to the outputs, where it varies with the position."""
 
     stretches: tuple[Stretch | None, ...]
+    made: Remembered = field(default_factory=Remembered, compare=False, repr=False)
 
     def __call__(self, module: nn.Module, args: tuple[Any, ...], output: Tensor) -> Tensor:
-        table = getattr(module, ADDED).to(output.dtype)
-        return output + stretched(table, self.stretches, noted_shape(vars(module).get(SIZES_OF[ADDED]), args[0]))
+        table, shape = getattr(module, ADDED), noted_shape(vars(module).get(SIZES_OF[ADDED]), args[0])
+        return output + self.made(
+            table, output, shape, lambda: stretched(table.to(output.dtype), self.stretches, shape)
+        )
 
 
 BEHIND = (ExpandOutput, AddMap)
@@ -172,23 +178,35 @@ class Constant(StandIn):
         window: how the layer changed each spatial size, as `(kernel, stride, padding, dilation)`, one per size; None
             for a layer that keeps the size.
         transposed: whether it was a transposed convolution; `window` then ends with the output padding.
+        read_only: whether nobody writes to the output or holds it, so that it can be the same tensor every time.
     """
 
     numbers: Tensor
 
     def __init__(
-        self, channels: int, dim: int, window: list[list[int]] | None = None, transposed: bool = False
+        self,
+        channels: int,
+        dim: int,
+        window: list[list[int]] | None = None,
+        transposed: bool = False,
+        read_only: bool = False,
     ) -> None:
         super().__init__()
-        self.dim, self.window, self.transposed = dim, window or [], transposed
+        self.dim, self.window, self.transposed, self.read_only = dim, window or [], transposed, read_only
         self.register_buffer("numbers", torch.zeros(channels))
+        self._made = Remembered()
 
     def forward(self, input: Tensor) -> Tensor:
-        shape = list(input.shape)
-        for at, setting in enumerate(self.window, len(shape) - len(self.window)):
-            shape[at] = self._size(shape[at], *setting)
-        # a copy, because the code behind it may write to it
-        return _spread(self.numbers.to(input.dtype), self.dim, shape).clone()
+        # not as an attribute, which would take longer than all the rest
+        numbers = cast(Tensor, self._buffers["numbers"])
+
+        def make() -> Tensor:
+            shape = list(input.shape)
+            for at, setting in enumerate(self.window, len(shape) - len(self.window)):
+                shape[at] = self._size(shape[at], *setting)
+            return _spread(numbers.to(input.dtype), self.dim, shape)
+
+        return self._made.whole(numbers, input, input.shape, make, self.read_only)
 
     def _size(self, size: int, kernel: int, stride: int, padding: int, dilation: int, extra: int = 0) -> int:
         if self.transposed:

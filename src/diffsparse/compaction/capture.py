@@ -3,7 +3,7 @@
 import weakref
 from collections.abc import Callable, Collection, Iterable
 from contextlib import nullcontext
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -16,8 +16,9 @@ from torch.utils.hooks import RemovableHandle
 from diffsparse.compaction.doubt import Doubts
 from diffsparse.compaction.graph import Call, Graph, Node, Value, single_number
 from diffsparse.compaction.insight import can_look_into, inside, scripted_functions_as_written
-from diffsparse.compaction.rules import OPAQUE, canonical, describe
+from diffsparse.compaction.rules import OPAQUE, describe
 from diffsparse.compaction.rules.base import numbers_in, takes_number
+from diffsparse.compaction.spelling import is_in_place, spelling
 from diffsparse.errors import SparsityError
 from diffsparse.example import is_mask, map_tensors, tensors_in
 from diffsparse.module_tree import memory_of, modules_by_name, tensors_by_name
@@ -25,38 +26,12 @@ from diffsparse.module_tree import memory_of, modules_by_name, tensors_by_name
 # Checked first: most arguments are of these types, and `isinstance` is slow for tensors.
 _PLAIN_TYPES = frozenset({int, float, bool, str, type(None)})
 _SEVERAL = (tuple, list)
-# Calls that return metadata. Any other call that returns no tensor returns data.
-_METADATA = {
-    *("size", "dim", "ndimension", "numel", "nelement", "len", "stride", "storage_offset", "element_size"),
-    *("is_contiguous", "is_floating_point", "is_complex", "is_signed", "is_tensor", "is_inference", "is_shared"),
-    *("type", "data_ptr", "has_names", "untyped_storage", "hash", "repr", "format", "is_same_size", "is_pinned"),
-    *("get_device", "result_type"),
-}
-# Those of them that tell how large a tensor is.
+# Calls that tell how large a tensor is.
 _SIZES = {"shape.__get__", "size", "numel", "nelement", "len", "stride", "nbytes.__get__", "untyped_storage"}
 # Calls that take no more of other tensors than their dtype and device.
 _LIKE_ANOTHER = {"to", "type_as"}
 # Calls whose result differs each time.
 _RANDOM = {"rand", "randn", "randint", "randperm", "rand_like", "randn_like", "bernoulli", "multinomial", "normal"}
-
-
-@lru_cache(maxsize=1024)
-def spelling(func: Callable[..., Any]) -> tuple[str, bool, bool]:
-    """The canonical name, whether it says that the first operand is written to, and whether it may be metadata."""
-    name: str = getattr(func, "__name__", "")
-    augmented = name.startswith("__i") and name.endswith("__") and name not in {"__invert__", "__index__", "__int__"}
-    single = name.endswith("_") and not name.endswith("__")
-    op = canonical(func)
-    return op, single or augmented or name == "__setitem__", op in _METADATA or op.endswith(".__get__")
-
-
-def is_in_place(op: str, spelled: bool, kwargs: dict[str, Any]) -> bool:
-    """Whether a call of `op` writes to a tensor that it was given; `spelled` if its name says so."""
-    if not kwargs:
-        return spelled
-    if "dropout" in op and kwargs.get("training") is False:
-        return False
-    return spelled or kwargs.get("inplace") is True or kwargs.get("out") is not None
 
 
 class _Recorder(TorchFunctionMode):
@@ -241,19 +216,32 @@ class _Recorder(TorchFunctionMode):
     def _rewrite_views(self, node: Node, written: Tensor) -> bool:
         """Whether other recorded tensors share the memory just written; if so, the node reads and makes them, too."""
         place = memory_of(written)
+        if (before := self._values.get(id(written))) is not None:
+            self.graph.exposed.append(before)
         if not place:
             return place is None
-        alive = [tensor for seen in self.alive.values() if (tensor := seen()) is not None]
-        others = [*(t for t in alive if memory_of(t) == place), *self._stored_at.get(place, ())]
+        others = [*self._sharing({place}), *self._stored_at.get(place, ())]
         others = [tensor for tensor in others if tensor is not written]
         for tensor in others:
             old = self.value(tensor)
             if old.parameter is None:
                 new = Value(tuple(tensor.shape), depends_on_input=True)
+                self.graph.exposed.append(old)
                 node.inputs.append(old)
                 node.outputs.append(new)
                 self._values[id(tensor)] = new
         return bool(others)
+
+    def _sharing(self, places: Collection[int | None]) -> list[Tensor]:
+        """Recorded tensors that still live, and whose memory is one of these."""
+        alive = [tensor for seen in self.alive.values() if (tensor := seen()) is not None]
+        return [tensor for tensor in alive if memory_of(tensor) in places]
+
+    def returned(self, output: Any) -> None:
+        """Note what the model returned."""
+        tensors = list(tensors_in(output))
+        self.graph.results = [self.value(tensor) for tensor in tensors]
+        self.graph.exposed += map(self.value, self._sharing(set(map(memory_of, tensors))))
 
 
 def _call_on(tensors: Iterable[Tensor], func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
@@ -291,7 +279,7 @@ def capture(
             handle.remove()
             # torch does not, and torch.compile mistakes what is left for a hook
             hooks._global_forward_hooks_with_kwargs.pop(handle.id, None)
-    recorder.graph.results = [recorder.value(tensor) for tensor in tensors_in(output)]
+    recorder.returned(output)
     if not recorder.graph.results:
         raise SparsityError(f"{type(model).__name__} returned a {type(output).__name__} in which no tensor was found")
     recorder.alive.clear()

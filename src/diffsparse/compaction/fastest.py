@@ -18,7 +18,7 @@ from diffsparse.compaction.plan import Kept, Plan
 from diffsparse.compaction.verify import Trials
 from diffsparse.compaction.widening import WHOLE, Widening
 from diffsparse.example import Example
-from diffsparse.measuring.latency import interleaved_seconds, quiet_seconds
+from diffsparse.measuring.latency import Share, interleaved_seconds, quiet_seconds
 from diffsparse.measuring.onnx_graph import onnx_call
 
 Backend: TypeAlias = Literal["torch", "onnxruntime"]
@@ -197,7 +197,9 @@ class Fastest:
         """The seconds of each call in each round; all together take a share of the effort, or a few runs."""
         each = share * self._seconds / len(calls)
         with torch.no_grad():
-            return interleaved_seconds(calls, device=self._example.device, seconds=each, warmup=2, min_runs=runs)
+            return interleaved_seconds(
+                calls, device=self._example.device, seconds=each, warmup=2, min_runs=runs, own_time=True
+            )
 
     def _original(self, whole: nn.Module) -> Exact:
         reason = f"no smaller network is faster than the original on this machine ({self._backend}), so it stays whole"
@@ -206,9 +208,8 @@ class Fastest:
 
 
 def _relative(rounds: list[list[float]]) -> list[float]:
-    """The time of each call as a multiple of the first one's, while nothing else disturbs them."""
-    quiet = [quiet_seconds(times) for times in rounds]
-    return [seconds / quiet[0] for seconds in quiet]
+    """The time of each call as a multiple of the first one's."""
+    return [Share.of(times, rounds[0]).median for times in rounds]
 
 
 def _sizes(plan: Plan) -> list[int]:

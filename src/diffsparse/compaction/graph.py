@@ -229,6 +229,12 @@ class Graph:
     """Whether other masks than those of the example were tried."""
     strangers: list[Tensor] = field(default_factory=list)
     """Tensors that were used and are neither inputs nor parameters, and were not made while recording."""
+    exposed: list[Value] = field(default_factory=list)
+    """Values whose memory was written to, or is that of a tensor that the model returned."""
+
+    def is_exposed(self, value: Value) -> bool:
+        """Whether code may change the tensor, inside of the model or outside."""
+        return any(other.origin is value.origin for other in self.exposed)
 
     def attach(self, model: nn.Module) -> None:
         """Take modules and tensors from `model`, another copy of the recorded model."""

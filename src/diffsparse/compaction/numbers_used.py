@@ -11,9 +11,9 @@ from typing import Any, TypeAlias
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from diffsparse.compaction.capture import spelling
 from diffsparse.compaction.graph import Graph
 from diffsparse.compaction.rules.base import numbers_in, takes_number
+from diffsparse.compaction.spelling import spelling
 from diffsparse.errors import SparsityError
 
 Numbers: TypeAlias = Counter[tuple[Any, ...]]

@@ -11,7 +11,7 @@ from diffsparse.compaction.apply import PlanTensors
 from diffsparse.compaction.attributes import changed_sizes
 from diffsparse.compaction.bake import ordinary_form
 from diffsparse.compaction.borrowed import BorrowedSlice
-from diffsparse.compaction.constants import Constants, Path
+from diffsparse.compaction.constants import Path
 from diffsparse.compaction.folding import fold_batch_norms
 from diffsparse.compaction.graph import Call, Mask, Node, every, how_many, indices, some
 from diffsparse.compaction.multihead import find_multihead
@@ -34,7 +34,7 @@ def make_plan(analysis: Analysis, fold: bool = False) -> tuple[Plan, PlanTensors
     layers = {name: _leaving_action(call) if leaves else actions.PassThrough() for name, call in removed.items()}
     for name, call in analysis.emitted.items():
         if not lies_in(name, {*dead}):
-            layers[name], contents.constant[name] = _emit_map(analysis.constants, call)
+            layers[name], contents.constant[name] = _emit_map(analysis, call)
     gone = {*layers, *dead}
     for node in analysis.nodes:
         if node.call is not None and gone and lies_in(node.call.name, gone):
@@ -88,8 +88,9 @@ def _leaving_action(call: Call) -> Action:
     return actions.Remove() if held else actions.PassThrough()
 
 
-def _emit_map(constants: Constants, call: Call) -> tuple[Action, Tensor]:
-    out, pattern, anchor = call.output, constants.of(call.output), constants.anchor(call)
+def _emit_map(analysis: Analysis, call: Call) -> tuple[Action, Tensor]:
+    constants, out = analysis.constants, call.output
+    pattern, anchor = constants.of(out), constants.anchor(call)
     assert pattern is not None
     assert anchor is not None
     around, paths = anchor
@@ -99,6 +100,7 @@ def _emit_map(constants: Constants, call: Call) -> tuple[Action, Tensor]:
         shape=list(table.shape),
         stretches=list(map(_stretch, pattern.axes, paths)),
         sizes_of=None if around is call else around.name,
+        read_only=not analysis.graph.is_exposed(out),
     )
     return action, table
 
@@ -190,7 +192,10 @@ def _plan_layer(node: Node, layer: Layer, analysis: Analysis, layers: dict[str, 
         return
     if not some(layer.rows):
         window = node.rule.window(ordinary_form(node) if layer.computed else layer.call.module)
-        layers[name] = actions.EmitConstant(outputs=kept, dim=out.dim, window=window, transposed=layer.transposed)
+        read_only = len(layer.twins) < 2 and not graph.is_exposed(out)
+        layers[name] = actions.EmitConstant(
+            outputs=kept, dim=out.dim, window=window, transposed=layer.transposed, read_only=read_only
+        )
         contents.constant[name] = _fill(layer)
         return
     weight = layer.held("weight", graph) if layer.mixes and layer.has("weight") else None

@@ -3,11 +3,12 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any, TypeAlias, cast
 
 import torch
 from torch import Tensor, nn
 
+from diffsparse.compaction.remembered import Remembered
 from diffsparse.compaction.stand_in import StandIn
 from diffsparse.errors import SparsityError, require_whole
 
@@ -117,20 +118,32 @@ class ConstantMap(StandIn):
         shape: of the table.
         stretches: one per dimension; None for a dimension that is the same at every size.
         note: the shape that decides, if it is not that of the input.
+        read_only: whether nobody writes to the output or holds it, so that it can be the same tensor every time.
     """
 
     table: Tensor
 
-    def __init__(self, shape: list[int], stretches: list[Stretch | None], note: NoteShape | None = None) -> None:
+    def __init__(
+        self,
+        shape: list[int],
+        stretches: list[Stretch | None],
+        note: NoteShape | None = None,
+        read_only: bool = False,
+    ) -> None:
         super().__init__()
-        self.stretches, self.note = list(stretches), note
+        self.stretches, self.note, self.read_only = list(stretches), note, read_only
         self.register_buffer("table", torch.zeros(shape))
+        self._made = Remembered()
 
     def forward(self, input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         # a constant does not depend on further arguments
-        table = self.table.to(input.dtype) if input.is_floating_point() else self.table
-        # a copy, because the code behind it may write to it
-        return stretched(table, self.stretches, noted_shape(self.note, input)).clone()
+        # not as an attribute, which would take longer than all the rest
+        table, shape = cast(Tensor, self._buffers["table"]), noted_shape(self.note, input)
+
+        def make() -> Tensor:
+            return stretched(table.to(input.dtype) if input.is_floating_point() else table, self.stretches, shape)
+
+        return self._made.whole(table, input, shape, make, self.read_only)
 
     def extra_repr(self) -> str:
         return f"{tuple(self.table.shape)}"

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache, partial
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import torch
@@ -16,14 +17,16 @@ from torch import nn
 from diffsparse.errors import SparsityError
 from diffsparse.example import Example
 from diffsparse.files import require_path, write_json
-from diffsparse.measuring.latency import interleaved_seconds, quiet_seconds
+from diffsparse.measuring.latency import Share, interleaved_seconds, shares_of_first
 from diffsparse.measuring.layer_shape import LayerShape
 
-FORMAT = 1
-SECONDS, RUNS = 0.02, 7
+FORMAT = 2
+SECONDS, RUNS = 0.02, 9
 """How long, and how often at least, a layer is timed."""
-NETWORK_SECONDS, NETWORK_RUNS = 1.0, 11
-"""The same for networks that are timed in turns."""
+BETWEEN = 1 << 20
+"""Numbers that are read and written before a layer is timed: in a network, others have used the cache before it."""
+NETWORK_SECONDS, NETWORK_RUNS, MOST, ERROR = 0.5, 11, 4.0, 0.01
+"""The same for networks that are timed in turns; again, up to the third number, until shares are known so well."""
 
 
 def default_path() -> Path:
@@ -45,6 +48,7 @@ class LatencyTable:
     """Seconds of layers; those that are not in the file yet are measured and added to it.
 
     The file is JSON: for each machine (processor, device, torch version, threads) the seconds by the name of a layer.
+    With one thread it is the time in which the thread runs, so that other work on the machine hardly counts.
     It can be deleted at any time. A file that cannot be read counts as empty and is written anew.
 
     Args:
@@ -83,34 +87,61 @@ class LatencyTable:
     def layer_seconds(self, shapes: Iterable[LayerShape]) -> list[float]:
         """Seconds of each layer, from the file or measured now."""
         wanted = list(shapes)
-        if self._known is None:
-            self._known = self._read().get(self.machine, {})
-        missing = list({str(shape): shape for shape in wanted if str(shape) not in self._known}.items())
+        known = self._now_known()
+        missing = list({str(shape): shape for shape in wanted if str(shape) not in known}.items())
         try:
             for done, (name, shape) in enumerate(missing, 1):
-                self._known[name] = self.time_layer(shape)
+                known[name] = self.time_layer(shape)
                 self._progress(done, len(missing))
         finally:
             # what was measured is kept, also if somebody interrupts
             if missing:
                 self._write()
-        return [self._known[str(shape)] for shape in wanted]
+        return [known[str(shape)] for shape in wanted]
+
+    def seconds_of(self, name: str, measure: Callable[[], float]) -> float:
+        """What `measure` gives, from the file if it has been measured before."""
+        if name not in self._now_known():
+            self._now_known()[name] = measure()
+            self._write()
+        return self._now_known()[name]
+
+    def _now_known(self) -> dict[str, float]:
+        if self._known is None:
+            self._known = self._read().get(self.machine, {})
+        return self._known
 
     def time_layer(self, shape: LayerShape) -> float:
-        """Seconds of a layer like this."""
+        """Seconds of a layer like this, as it is in a network: not straight after itself."""
         with torch.no_grad(), torch.random.fork_rng():
-            call = shape.call(self.device)
-            (times,) = interleaved_seconds([call], device=self.device, seconds=SECONDS, warmup=2, min_runs=RUNS)
-        return quiet_seconds(times)
+            (seconds,) = self.in_turns([shape.call(self.device)])
+        return seconds
 
-    def network_seconds(self, models: Sequence[nn.Module], example: Example) -> list[float]:
-        """Seconds of whole networks in eval mode on the example, timed in turns."""
-        calls = [partial(example.run, model) for model in models]
+    def in_turns(self, calls: Sequence[Callable[[], object]], seconds: float = SECONDS) -> list[float]:
+        """Median seconds of each call, with other things in the cache before it."""
+        others = torch.zeros(BETWEEN, device=self.device)
+        timed = interleaved_seconds(
+            calls,
+            device=self.device,
+            seconds=seconds,
+            warmup=2,
+            min_runs=RUNS,
+            own_time=True,
+            before=lambda: others.add_(1),
+        )
+        return [median(times) for times in timed]
+
+    def network_shares(self, models: Sequence[nn.Module], example: Example, longer: float = 1.0) -> list[Share]:
+        """Times of whole networks in eval mode on the example, as shares of the first one's; `longer` is surer."""
         with torch.no_grad():
-            times = interleaved_seconds(
-                calls, device=example.device, seconds=NETWORK_SECONDS, warmup=3, min_runs=NETWORK_RUNS
+            return shares_of_first(
+                [partial(example.run, model) for model in models],
+                device=example.device,
+                seconds=longer * NETWORK_SECONDS,
+                most=longer * MOST,
+                error=ERROR,
+                min_runs=NETWORK_RUNS,
             )
-        return [quiet_seconds(each) for each in times]
 
     def _read(self) -> dict[str, dict[str, float]]:
         """All machines of the file; nothing if it is not such a file."""

@@ -16,19 +16,22 @@ _OPERATORS: dict[str, Callable[..., Tensor]] = {
     for transposed in (False, True)
 }
 
+_ELEMENTWISE: dict[str, Callable[..., Tensor]] = {"elementwise": torch.relu, "curve": F.gelu}
+
 
 @dataclass(frozen=True, kw_only=True)
 class LayerShape:
     """What decides about the time of a layer; `str` is its name in a table of latencies."""
 
     kind: str
-    """conv1d to conv3d, conv_transpose1d to 3d, linear, batch_norm, or elementwise."""
+    """conv1d to conv3d, conv_transpose1d to 3d, linear, batch_norm, attention, product, elementwise, or curve: an
+    elementwise function that takes longer, such as gelu."""
     inputs: int
     outputs: int
     batch: int
-    """Samples; for a linear layer, all rows."""
+    """Samples; for a linear layer, all rows; for attention and products, all matrices."""
     size: tuple[int, ...] = ()
-    """Spatial sizes of the input."""
+    """Spatial sizes of the input; rows of queries and keys in attention, of the first matrix in a product."""
     kernel: tuple[int, ...] = ()
     stride: tuple[int, ...] = ()
     padding: tuple[int, ...] | str = ()
@@ -38,7 +41,7 @@ class LayerShape:
 
     def with_widths(self, inputs: int, outputs: int) -> "LayerShape":
         """The same layer with other widths; one with groups keeps their size, and so may have fewer of them."""
-        if self.kind in {"batch_norm", "elementwise"}:
+        if self.kind == "batch_norm":
             return replace(self, inputs=outputs, outputs=outputs)
         if self.groups == 1:
             return replace(self, inputs=max(inputs, 1), outputs=max(outputs, 1))
@@ -49,16 +52,23 @@ class LayerShape:
     @property
     def one_width(self) -> bool:
         """Whether inputs follow outputs."""
-        return self.kind in {"batch_norm", "elementwise"} or self.groups > 1
+        return self.kind == "batch_norm" or self.groups > 1
 
     def call(self, device: torch.device) -> Callable[[], Tensor]:
         """Runs such a layer on random numbers."""
         draw = partial(torch.randn, device=device, dtype=self.dtype)
         if self.kind == "linear":
             return partial(F.linear, draw(self.batch, self.inputs), draw(self.outputs, self.inputs), draw(self.outputs))
+        if self.kind == "attention":
+            q, k, v = (draw(1, self.batch, n, self.inputs) for n in (*self.size, self.size[-1]))
+            return partial(F.scaled_dot_product_attention, q, k, v)
+        if self.kind == "product":
+            return partial(
+                torch.bmm, draw(self.batch, *self.size, self.inputs), draw(self.batch, self.inputs, self.outputs)
+            )
         x = draw(self.batch, self.inputs, *self.size)
-        if self.kind == "elementwise":
-            return partial(torch.relu, x)
+        if self.kind in _ELEMENTWISE:
+            return partial(_ELEMENTWISE[self.kind], x)
         if self.kind == "batch_norm":
             mean, variance, weight, bias = (draw(self.inputs).abs() for _ in range(4))
             return partial(F.batch_norm, x, mean, variance, weight, bias)

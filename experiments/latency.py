@@ -1,0 +1,134 @@
+"""Does a latency budget land, and is it worth more than a MAC budget that happens to be as fast? On digits.
+
+    python experiments/latency.py
+
+Five networks, three seeds, half of the time, beside MAC budgets of several sizes. Writes
+experiments/results/latency.json after each run; runs that are in it already are not repeated.
+"""
+
+import argparse
+import json
+import platform
+import statistics
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.optim.lr_scheduler import CosineAnnealingLR
+
+import diffsparse as ds
+from diffsparse.data import DataSet, open_data
+from diffsparse.measuring.latency import Share, shares_of_first
+
+RESULTS = Path(__file__).parent / "results" / "latency.json"
+NETWORKS = ("preresnet14", "preresnet20", "preresnet29", "densenet40", "mobilenetv1-0.25")
+SEEDS, EPOCHS, BATCH, RATE = range(3), 15, 64, 0.1
+LATENCY, MACS = 0.5, (0.1, 0.2, 0.35, 0.5, 0.7)
+EXAMPLE = 32
+"""Images in the batch that is timed."""
+
+
+def measured(whole: nn.Module, model: nn.Module, x: Tensor) -> Share:
+    """The time of a network as a share of the whole one's, timed for itself after the run."""
+    calls = [lambda: whole(x), lambda: model(x)]
+    with torch.no_grad():
+        return shares_of_first(calls, device=x.device, seconds=2.0, most=10.0, error=0.005)[1]
+
+
+def trained(model: nn.Module, budget: ds.Budget, data: DataSet, steps: int, seed: int) -> float:
+    """Train with the budget; returns the accuracy."""
+    optimizer = torch.optim.SGD(ds.parameter_groups(model), lr=RATE, momentum=0.9)
+    schedule = CosineAnnealingLR(optimizer, steps)
+    for epoch in range(EPOCHS):
+        for x, y in data.train.shuffled(BATCH, seed=seed, epoch=epoch):
+            loss = F.cross_entropy(model(x), y) + budget.penalty()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            schedule.step()
+            budget.step(optimizer)
+    model.eval()
+    with torch.no_grad():
+        right = [(model(x).argmax(1) == y).float() for x, y in data.test.in_order(256)]
+    return torch.cat(right).mean().item()
+
+
+def run(name: str, seed: int, limit: dict[str, float]) -> dict[str, Any]:
+    """One training under `limit`, and what came of it."""
+    data, began = open_data("digits"), time.perf_counter()
+    steps, example = len(data.train) // BATCH * EPOCHS, next(data.test.in_order(EXAMPLE))[0]
+    torch.manual_seed(seed)
+    whole = ds.models.create(name, 10, in_channels=1).eval()
+    torch.manual_seed(seed)
+    model = ds.sparsify(ds.models.create(name, 10, in_channels=1), start=1.0)
+    budget = ds.Budget(model, example, **limit, steps=steps)
+    accuracy = trained(model, budget, data, steps, seed)
+    share = measured(whole, model, example)
+    macs = budget.cost["macs"]
+    found = {"network": name, "seed": seed, **limit, "accuracy": accuracy, "measured": share.median}
+    return found | {
+        "error": share.error,
+        "landed": budget.cost.get("latency"),
+        "macs_share": macs,
+        "seconds": time.perf_counter() - began,
+    }
+
+
+def main() -> None:
+    """Make the missing runs, write them, print the table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--networks", nargs="*", default=NETWORKS)
+    parser.add_argument("--seeds", nargs="*", type=int, default=list(SEEDS))
+    parser.add_argument("--macs", nargs="*", type=float, default=list(MACS), help="MAC budgets to compare with")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    runs = json.loads(RESULTS.read_text())["runs"] if RESULTS.exists() else []
+    done = {(one["network"], one["seed"], one.get("latency"), one.get("macs")) for one in runs}
+    limits: list[dict[str, float]] = [{"latency": LATENCY}, *({"macs": share} for share in options.macs)]
+    for name in options.networks:
+        for limit in limits:
+            for seed in options.seeds:
+                if (name, seed, limit.get("latency"), limit.get("macs")) not in done:
+                    runs.append(run(name, seed, limit))
+                    print(runs[-1], flush=True)
+                    write(runs)
+    for row in write(runs):
+        print(row)
+
+
+def write(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Write runs and table; returns the rows, one per network."""
+    rows = []
+    for name in dict.fromkeys(one["network"] for one in runs):
+        ours = [one for one in runs if one["network"] == name and "latency" in one]
+        others = [one for one in runs if one["network"] == name and "macs" in one]
+        rows.append(
+            {"network": name, "measured": [round(one["measured"], 4) for one in ours]} | _accuracies(ours, others)
+        )
+    config = {"epochs": EPOCHS, "batch": BATCH, "rate": RATE, "example": EXAMPLE, "latency": LATENCY}
+    versions = {"torch": torch.__version__, "python": platform.python_version(), "diffsparse": ds.__version__}
+    RESULTS.write_text(
+        json.dumps({"config": config, "versions": versions, "rows": rows, "runs": runs}, indent=1) + "\n"
+    )
+    return rows
+
+
+def _accuracies(ours: list[dict[str, Any]], others: list[dict[str, Any]]) -> dict[str, float | None]:
+    """Mean accuracy, and that of MAC budgets at the same latency, on lines between those that were run."""
+    if not ours:
+        return {"accuracy": None, "macs_at_same_latency": None}
+    at = statistics.mean(one["measured"] for one in ours)
+    by_budget = [[one for one in others if one["macs"] == share] for share in sorted({one["macs"] for one in others})]
+    points = sorted(
+        tuple(statistics.mean(one[key] for one in some) for key in ("measured", "accuracy")) for some in by_budget
+    )
+    same = float(np.interp(at, *zip(*points, strict=True))) if len(points) > 1 else None
+    return {"accuracy": statistics.mean(one["accuracy"] for one in ours), "macs_at_same_latency": same}
+
+
+if __name__ == "__main__":
+    main()
