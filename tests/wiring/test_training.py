@@ -136,9 +136,7 @@ def test_a_run_leaves_a_picture(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("data", "no_picture")
 def test_without_matplotlib_there_is_no_picture_and_no_error(tmp_path: Path) -> None:
     (line,) = random_run(tmp_path / "run")
-    assert (
-        line == "no picture of the wiring: pictures need matplotlib; install it with: pip install matplotlib"
-    )
+    assert line == "no picture of the wiring: pictures need matplotlib; install it with: pip install matplotlib"
     assert not (tmp_path / "run" / "wiring.svg").exists()
 
 

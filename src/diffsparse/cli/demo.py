@@ -38,8 +38,8 @@ WHY_NOT_FASTER = (
     "see docs/benchmarks.md."
 )
 WHY_THE_DIP = (
-    "Why the test accuracy dips on the way: before half-time the last channels close, faster than the others can learn to "
-    "do without them. Removing them changes no output, and the second half makes up for the dip."
+    "Why the test accuracy dips on the way: before half-time the last channels close, faster than the others can learn "
+    "to do without them. Removing them changes no output, and the second half makes up for the dip."
 )
 
 Rows = dict[str, dict[str, Any]]

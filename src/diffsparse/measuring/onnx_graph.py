@@ -27,7 +27,8 @@ def onnxruntime() -> Any:
     try:
         import onnxruntime
     except ImportError:
-        raise SparsityError("onnxruntime is missing; install it with: pip install onnx onnxruntime onnxscript") from None
+        words = "onnxruntime is missing; install it with: pip install onnx onnxruntime onnxscript"
+        raise SparsityError(words) from None
     return onnxruntime
 
 
