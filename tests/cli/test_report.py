@@ -94,6 +94,7 @@ def test_the_last_lambda_or_a_budget(method: str, changes: dict[str, Any], shown
         (["broken"], "cannot read 'broken/result.json'"),
         (["list"], "'list/result.json' is not the result of a run"),
         (["old"], "'old/result.json' is not the result of a run"),
+        (["a/run", "a/../a/run"], "a run is given twice; leave one out"),
         (["a/run", "b/run"], "two of the runs have folders of the same name; rename one"),
         (["a/run", "--output", "no/such/all.json"], "the folder of --output does not exist"),
         (["a/run", "--output", "a"], "--output must be a file, but a is a folder"),

@@ -104,6 +104,7 @@ def test_every_cost_that_is_asked_for_holds(asked: dict[str, float], tmp_path: P
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
+        ({"macs": 2.0}, r"a budget of macs=2 .* the rest still costs macs=\d+, the smallest budget"),
         ({"macs": 1e-5}, r"a budget of macs=1e-05 cannot be reached: .* the smallest budget for this network"),
         ({"params": 10**9}, r"params=1e\+09 is more than the whole network costs"),
     ],

@@ -11,7 +11,7 @@ from diffsparse.budget.clock import Clock
 from diffsparse.budget.cost_model import CostModel
 from diffsparse.budget.entries import GateEntries
 from diffsparse.budget.exact import Exact
-from diffsparse.budget.limits import Limits, Mask, Numbers
+from diffsparse.budget.limits import METRICS, Limits, Mask, Numbers
 from diffsparse.budget.search import BESIDE, fewest_deaths, least
 from diffsparse.errors import SparsityError
 
@@ -139,13 +139,20 @@ class Steering:
         self._essential = set(state["essential"])
         self._may_be_empty = [set(proven) for proven in state["may_be_empty"]]
 
+    def _in_the_unit_of(self, given: float, name: str, reached: float) -> str:
+        """A share of the whole cost, as a number if the user gave a number; rounded up."""
+        if given <= 1:
+            return f"{name}={math.ceil(1e4 * reached) / 1e4:g}"
+        counted = self.costs.samples if name == "macs" else 1
+        return f"{name}={math.ceil(reached * self.costs.whole[METRICS.index(name)] / counted)}"
+
     def _unreachable(self, cost: Numbers) -> SparsityError:
         shares, reached = self.limits.shares(self.costs.whole), Limits(cost).shares(self.costs.whole)
         given = self.limits.given or shares
         asked = ", ".join(f"{name}={number:.4g}" for name, number in given.items())
         if any(number > 1 for number in given.values()):
             asked += " (a number above 1 is not a share, but a cost)"
-        smallest = ", ".join(f"{name}={math.ceil(1e4 * reached[name]) / 1e4:g}" for name in shares)
+        smallest = ", ".join(self._in_the_unit_of(given[name], name, reached[name]) for name in shares)
         return SparsityError(
             f"a budget of {asked} cannot be reached: with every gate closed that can be, the rest still costs "
             f"{smallest}, the smallest budget for this network. Ask for that or more, or put gates into more layers"

@@ -67,7 +67,9 @@ class Report:
         check_writable(self.output, "--output")
         check_writable(self.html, "--html")
         if len({folder.name for folder in self.runs}) < len(self.runs):
-            raise SparsityError("two of the runs have folders of the same name; rename one")
+            twice = len({folder.resolve() for folder in self.runs}) < len(self.runs)
+            words = "a run is given twice; leave one out" if twice else "two of the runs have folders of the same name"
+            raise SparsityError(words if twice else f"{words}; rename one")
         console = wide_console()
         runs: list[RunRecord] = []
         for folder in self.runs:

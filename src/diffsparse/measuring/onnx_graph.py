@@ -16,6 +16,9 @@ from torch.utils._pytree import tree_map
 from diffsparse.errors import SparsityError
 from diffsparse.example import Example
 
+QUIET = {"torch.onnx._internal.exporter": logging.ERROR, "onnxscript.version_converter": logging.CRITICAL}
+"""Loggers of the exporter, each with the level from which on it is heard."""
+
 
 def has_onnxruntime() -> bool:
     """Whether all packages of the `onnx` extra are installed."""
@@ -43,12 +46,13 @@ def onnx_graph(model: nn.Module, example: Example, free: Mapping[int, str | None
         dims = [dim for dim in free if isinstance(arg, Tensor) and dim < arg.dim()]
         return {dim: free[dim] or torch.export.Dim.DYNAMIC for dim in dims} if dims else None
 
-    # the exporter warns and logs about its own internals, not about the model
-    log = logging.getLogger("torch.onnx._internal.exporter")
     with warnings.catch_warnings(), contextlib.ExitStack() as stack:
+        # the exporter warns and logs about its own internals, not about the model
         warnings.simplefilter("ignore")
-        stack.callback(log.setLevel, log.level)
-        log.setLevel(logging.ERROR)
+        for name, level in QUIET.items():
+            log = logging.getLogger(name)
+            stack.callback(log.setLevel, log.level)
+            log.setLevel(level)
         try:
             program = torch.onnx.export(
                 model,
