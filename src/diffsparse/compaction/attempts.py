@@ -38,6 +38,7 @@ _ATTEMPTS: tuple[dict[str, Any], ...] = (
 
 # Much code writes down how many heads there are, so that it is no problem if this one fails: layers shrink as much.
 _HEADS: dict[str, Any] = {"heads": True}
+_WITHIN: dict[str, Any] = {**_HEADS, "within": True}
 
 
 @dataclass(frozen=True)
@@ -85,7 +86,7 @@ def first_exact(
         except Exception as error:
             # the user's own code runs here, and may raise anything at an unexpected width
             if "heads" in attempt:
-                insists_on_heads = True
+                insists_on_heads = "within" not in attempt
             else:
                 problems.append(error)
     exact = _unchanged(model, plans[0], trials, problems)
@@ -95,7 +96,7 @@ def first_exact(
 
 def _attempts(model: nn.Module, graph: Graph, trials: Trials, problems: list[Exception]) -> Iterator[dict[str, Any]]:
     """All of them; after one that made code use other numbers, all with the widths kept that it reads from layers."""
-    attempts = (_HEADS, *_ATTEMPTS) if has_heads(graph) else _ATTEMPTS
+    attempts = (_WITHIN, _HEADS, *_ATTEMPTS) if has_heads(graph) else _ATTEMPTS
     stated: Stated | None = None
     for attempt in attempts:
         yield attempt

@@ -7,10 +7,11 @@ from typing import Any
 from diffsparse.compaction.actions import SetSizes
 from diffsparse.compaction.graph import Node, Value
 from diffsparse.compaction.rules import true_attributes
-from diffsparse.compaction.rules.dimensions import kept_along
+from diffsparse.compaction.rules.base import argument
+from diffsparse.compaction.rules.dimensions import count_along
 
 _RESHAPES = frozenset({"view", "reshape", "unflatten"})
-_OF_WIDTHS = ("size", "dim", "embed", "inner", "hidden", "width", "channels", "features")
+_OF_WIDTHS = ("size", "dim", "embed", "inner", "hidden", "width", "channels", "features", "key", "value", "d_")
 
 
 def changed_sizes(nodes: Iterable[Node]) -> dict[str, SetSizes]:
@@ -28,16 +29,20 @@ def changed_sizes(nodes: Iterable[Node]) -> dict[str, SetSizes]:
 def _resized(node: Node) -> Iterator[tuple[int, int, bool]]:
     """Sizes that the call was given and that change: before, after, and whether they count heads."""
     given = set(chain(*map(_numbers, node.args[1:]), *map(_numbers, node.kwargs.values())))
-    out = node.output
     if node.op in _RESHAPES:
-        for dim in out.axes or ():
-            yield from _change(out, dim, given, of_heads=len(out.axes or ()) > 1)
-    elif node.op == "split" and out.axis is not None:
-        yield from _change(out, out.axis, given, of_heads=False)
+        axes = node.output.axes or ()
+        for dim in axes:
+            # what is within a head comes last
+            yield from _change(node.output, dim, given, of_heads=len(axes) > 1 and not (node.within and dim == axes[-1]))
+    elif node.op == "split":
+        dim = argument(node, 2, "dim", 0) % len(node.output.shape)
+        for out in node.outputs:
+            if out.axes is not None and dim in out.axes:
+                yield from _change(out, dim, given, of_heads=False)
 
 
 def _change(value: Value, dim: int, given: set[int], *, of_heads: bool) -> Iterator[tuple[int, int, bool]]:
-    before, after = value.shape[dim], int(kept_along(value, dim).sum())
+    before, after = value.shape[dim], count_along(value, dim)
     if before in given and before != after:
         yield before, after, of_heads
 

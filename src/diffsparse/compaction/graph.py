@@ -195,6 +195,8 @@ class Node:
     """Whether it is part of a function that was given the widths of its operands."""
     heads: bool = False
     """Whether it may get fewer heads, or narrower pieces; sizes that its module holds are changed with them."""
+    within: bool = False
+    """Whether heads may get narrower, too, if it may get fewer."""
     rigid: bool = False
     """Whether it must see the original width, because it was given sizes."""
     reason: str = ""

@@ -20,6 +20,11 @@ def kept_along(value: Value, dim: int) -> Mask:
     return np.asarray(value.keep.reshape(value.grid).any(_others(value, dim)))
 
 
+def count_along(value: Value, dim: int) -> int:
+    """How many indices along one of its axes stay: each index of the other axes keeps as many, perhaps others."""
+    return int(np.add.reduce(value.keep.reshape(value.grid), axis=dim).max())
+
+
 def keep_whole(value: Value) -> bool:
     """Keep whole indices of each dimension only; whether anything changed."""
     if value.axes is None or value.axis is not None:
@@ -65,11 +70,16 @@ def agree_along(places: list[Place]) -> bool:
     return changed
 
 
-def agree_aligned(values: list[Value], apart: Shape = ()) -> bool:
-    """Keep the same indices along dimensions that are broadcast together; those in `apart`, from the end, are kept."""
+def agree_aligned(values: list[Value], apart: Shape = (), free: Shape = ()) -> bool:
+    """Keep the same indices along dimensions that are broadcast together.
+
+    Dimensions are counted from the end: those in `apart` are kept as a whole, those in `free` are left alone.
+    """
     changed = False
     for back in range(-max(len(value.shape) for value in values), 0):
         places = [(value, back + len(value.shape)) for value in values if back + len(value.shape) >= 0]
+        if back in free:
+            continue
         if back in apart:
             for value, dim in places:
                 if value.axes is not None and dim in value.axes:
