@@ -112,6 +112,7 @@ class Analysis:
         for value in seen.values():
             if value.axes is not None:
                 value.need, value.keep = np.zeros((2, value.channels), bool)
+                value.widths = None
         return list(seen.values())
 
     def _without_dead_modules(self) -> list[Node]:
@@ -165,6 +166,7 @@ class Analysis:
                 node.rigid = bool(shared) and any(v.parameter in shared for v in node.inputs)
                 continue
             around = {id(n): n for name in layer.tensors.values() for n in shared.get(name, ())} if shared else {}
+            layer.scale = None
             layer.twins = tuple(n.layer for n in around.values() if n.layer is not None)
             layer.pinned = any(not same_layer(n, node) for n in around.values())
             layer.borrows = layer.pinned and may_borrow(node, layer, self.graph) and self._runs_once(node.call)

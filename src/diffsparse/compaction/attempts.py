@@ -1,5 +1,6 @@
 """Plans from bold to careful; the first one that computes the same wins, and what that costs is said in words."""
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -14,6 +15,7 @@ from diffsparse.compaction.materialise import materialise
 from diffsparse.compaction.numbers_used import OtherNumbersError
 from diffsparse.compaction.plan import Kept, Plan
 from diffsparse.compaction.planner import make_plan
+from diffsparse.compaction.rescale import ScoreScales
 from diffsparse.compaction.rules.attention import Attention
 from diffsparse.compaction.rules.contraction import Contraction
 from diffsparse.compaction.stated import Stated, stated_widths
@@ -71,7 +73,8 @@ def first_exact(
             graph.attach(small)
         # what runs on cannot be folded into others either
         folds = fold and attempt.get("dead_modules") != "stay"
-        plan, tensors = make_plan(Analysis(graph, widening=widening, **attempt), folds)
+        analysis = Analysis(graph, widening=widening, **attempt)
+        plan, tensors = make_plan(analysis, folds)
         if plan in plans:
             continue
         plans.append(plan)
@@ -80,8 +83,11 @@ def first_exact(
         _refuse_kept(plan, strict)
         trials.note_answers(model)
         try:
-            write_plan_tensors(shrink_in_place(small, plan), tensors)
-            apart = trials.check(small)
+            if "within" in attempt:
+                small, plan, apart = _narrow_heads(model, small, analysis, trials, folds)
+            else:
+                write_plan_tensors(shrink_in_place(small, plan), tensors)
+                apart = trials.check(small)
             return Exact(small, plan, apart, tuple(map(_in_words, problems)), insists_on_heads)
         except Exception as error:
             # the user's own code runs here, and may raise anything at an unexpected width
@@ -92,6 +98,24 @@ def first_exact(
     exact = _unchanged(model, plans[0], trials, problems)
     _refuse_kept(exact.plan, strict)
     return exact
+
+
+def _narrow_heads(
+    model: nn.Module, small: nn.Module, analysis: Analysis, trials: Trials, fold: bool
+) -> tuple[nn.Module, Plan, float]:
+    """The small model, its plan and how far it is off; if the code scales scores by the width of heads, mended."""
+    scales = ScoreScales(analysis)
+    plan, tensors = make_plan(analysis, fold)
+    write_plan_tensors(shrink_in_place(small, plan), tensors)
+    try:
+        return small, plan, trials.check(small)
+    except OtherNumbersError:
+        scales.make_up_for(trials.recording(small), trials.numbers or Counter())
+    small = materialise(model).eval()
+    analysis.graph.attach(small)
+    plan, tensors = make_plan(analysis, fold)
+    write_plan_tensors(shrink_in_place(small, plan), tensors)
+    return small, plan, trials.check(small, scales.numbers)
 
 
 def _attempts(model: nn.Module, graph: Graph, trials: Trials, problems: list[Exception]) -> Iterator[dict[str, Any]]:

@@ -10,7 +10,7 @@ import numpy as np
 from diffsparse.compaction.graph import Graph, Node, Value, some
 
 
-class _Places:
+class Places:
     """Where nodes of a recording stand, in terms that another recording of the same model shares."""
 
     def __init__(self) -> None:
@@ -44,9 +44,9 @@ class Doubts:
     """
 
     def __init__(self, graph: Graph, other: Graph) -> None:
-        places = _Places()
+        places = Places()
         self._others = {places.of(node): node for node in other.nodes}
-        self._places = _Places()
+        self._places = Places()
         self._branching = _branching(graph, other)
         self.raised = False
         """Whether any fact was given up."""
@@ -125,7 +125,7 @@ def _branching(graph: Graph, other: Graph) -> set[type | None]:
     found: list[dict[tuple[str, int], list[str]]] = []
     kinds: dict[tuple[str, int], type | None] = {}
     for recording in (graph, other):
-        places, ran = _Places(), dict[tuple[str, int], list[str]]()
+        places, ran = Places(), dict[tuple[str, int], list[str]]()
         for node in recording.nodes:
             ran.setdefault(places.call(node), []).append(node.op)
             kinds[places.call(node)] = _kind(node)

@@ -58,6 +58,8 @@ class Value:
     """Channels whose contents are read."""
     keep: Mask = NO_CHANNELS
     """Channels that are physically there after compaction; several values may share one mask."""
+    widths: "dict[int, int] | None" = None
+    """By dimension, how many indices stay, where the other axes have different ones; None where they have the same."""
     number: float | None = None
     """What it holds, if it is a single number that was computed from parameters and buffers alone."""
     contents: "Callable[[], Tensor | None]" = staticmethod(lambda: None)

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 import numpy as np
 
 from diffsparse.compaction.graph import Mask, Node, Value
+from diffsparse.compaction.rules.dimensions import count_along
 from diffsparse.compaction.rules.tracks import Channels, Tracks
 
 
@@ -25,6 +26,9 @@ def live_in_front(nodes: list[Node], values: list[Value]) -> Iterator[None]:
     moved = {id(value): own - own.min() for value in tracks.values if _moves(own := places[tracks.channels(value)])}
     _renumber(nodes, tracks.values, {key: np.argsort(own) for key, own in moved.items()})
     yield
+    for value in tracks.values:
+        if id(value) in moved:
+            value.widths = {axis: count_along(value, axis) for axis in value.axes or ()}
     _renumber(nodes, tracks.values, moved)
 
 

@@ -9,6 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from diffsparse.compaction.capture import capture
+from diffsparse.compaction.graph import Graph
 from diffsparse.compaction.numbers_used import Numbers, NumbersUsed
 from diffsparse.errors import SparsityError
 from diffsparse.example import is_mask, map_tensors, tensors_in
@@ -70,7 +72,7 @@ class Trials:
         tolerance: float,
         numbers: Numbers | None = None,
     ) -> None:
-        self.tolerance, self._numbers = tolerance, numbers
+        self.tolerance, self.numbers = tolerance, numbers
         self._example, self._answer = (args, kwargs), answer
         self._other: list[tuple[Any, Any]] | None = None
 
@@ -99,6 +101,11 @@ class Trials:
         self.note_answers(original)
         assert self._other is not None
         self._other.append((trial, self._run_undisturbed(original, trial)))
+
+    def recording(self, model: nn.Module) -> Graph:
+        """The graph of a model on the example."""
+        with same_draws():
+            return capture(model, *copied(self._example))[0]
 
     def run_example(self, model: nn.Module) -> Any:
         """What a model gives for the example."""
@@ -133,20 +140,23 @@ class Trials:
                 "depend on earlier calls, and for a materialise() of yours that is not exact"
             )
 
-    def check(self, compacted: nn.Module) -> float:
-        """The largest difference; raise if it is more than the tolerance, or if other numbers were used."""
-        apart = self.largest_difference(compacted)
+    def check(self, compacted: nn.Module, numbers: Numbers | None = None) -> float:
+        """The largest difference; raise if it is more than the tolerance, or if other numbers were used.
+
+        `numbers` are those that are fine, if they are not those of the original.
+        """
+        apart = self.largest_difference(compacted, numbers)
         if not apart <= self.tolerance:
             raise SparsityError(f"outputs differ by {apart:.3g} relative; the tolerance is {self.tolerance:g}")
         return apart
 
-    def largest_difference(self, compacted: nn.Module) -> float:
+    def largest_difference(self, compacted: nn.Module, numbers: Numbers | None = None) -> float:
         """Largest relative difference of the outputs."""
         state = State(compacted, own_code=True)
         with NumbersUsed() as used:
             apart = difference(self._answer, run_on_copies(compacted, self._example))
-        if self._numbers is not None:
-            used.require_among(self._numbers, self.tolerance)
+        if (known := self.numbers if numbers is None else numbers) is not None:
+            used.require_among(known, self.tolerance)
         for trial, answer in self._other or ():
             # a model may adjust itself to what it is given
             state.restore()

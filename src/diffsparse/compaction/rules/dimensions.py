@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from diffsparse.compaction.graph import Mask, Shape, Value, some
+from diffsparse.compaction.graph import Mask, Shape, Value, how_many, some
 from diffsparse.compaction.rules.base import widen
 
 Place = tuple[Value, int]
@@ -21,8 +21,8 @@ def kept_along(value: Value, dim: int) -> Mask:
 
 
 def count_along(value: Value, dim: int) -> int:
-    """How many indices along one of its axes stay: each index of the other axes keeps as many, perhaps others."""
-    return int(np.add.reduce(value.keep.reshape(value.grid), axis=dim).max())
+    """How many indices along one of its axes stay."""
+    return how_many(kept_along(value, dim)) if value.widths is None else value.widths[dim]
 
 
 def keep_whole(value: Value) -> bool:

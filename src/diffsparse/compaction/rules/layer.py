@@ -61,6 +61,8 @@ class Layer:
     """Outputs that vary with the position only, where an expand can put them."""
     mapped_columns: Mask | None = None
     """Inputs whose whole effect is a map that can be added to the outputs."""
+    scale: "np.ndarray[Any, np.dtype[np.float64]] | None" = None
+    """What its outputs are multiplied by, if that is needed for scores to be as before."""
     ragged: bool = False
     """Whether its groups keep different sizes."""
     rows: Mask = NO_CHANNELS
