@@ -42,8 +42,9 @@ def keep_along(value: Value, dim: int, mask: Mask) -> bool:
         return False
     shape = [-1 if other == dim else 1 for other in range(len(value.shape))]
     rest = value.keep.reshape(value.grid).any(dim, keepdims=True)
-    # a tensor of which nothing stays yet has no other dimension to go by
-    rest = rest if rest.any() else np.ones_like(rest)
+    if not rest.any():
+        # a tensor of which nothing stays yet has no other dimension to go by: one index of each will do
+        rest.reshape(-1)[0] = True
     return widen(value, np.broadcast_to((own | mask).reshape(shape) & rest, value.grid).reshape(-1))
 
 
