@@ -150,7 +150,9 @@ def write_plan_tensors(model: nn.Module, contents: PlanTensors) -> None:
     for name, (factors, dim) in contents.scale.items():
         module: Any = model.get_submodule(name)
         factors = factors.to(module.weight.device)
-        module.weight.copy_(module.weight.double() * factors.view([-1 if d == dim else 1 for d in range(module.weight.dim())]))
+        module.weight.copy_(
+            module.weight.double() * factors.view([-1 if d == dim else 1 for d in range(module.weight.dim())])
+        )
         if module.bias is not None:
             module.bias.copy_(module.bias.double() * factors)
     for name, affine in contents.affine.items():

@@ -55,6 +55,8 @@ class Exact:
     """What was wrong with bolder plans."""
     insists_on_heads: bool = False
     """Whether the code insists on the number of its heads: dead ones leave the layers, not the tensors between."""
+    insists_on_head_width: bool = False
+    """Whether the code insists on the width of its heads: likewise for dead channels within them."""
     unchanged: bool = False
     """Whether no plan held: then what the analysis says of the model is not to be believed either."""
 
@@ -65,7 +67,7 @@ def first_exact(
     """Plan, apply and compare, boldest first; `small` is the recorded copy of `model`, and is cut."""
     problems: list[Exception] = []
     plans: list[Plan] = []
-    insists_on_heads = False
+    insists: dict[str, bool] = {}
     for attempt in _attempts(model, graph, trials, problems):
         if plans:
             # the failed attempt has cut the recorded model
@@ -76,6 +78,7 @@ def first_exact(
         analysis = Analysis(graph, widening=widening, **attempt)
         plan, tensors = make_plan(analysis, folds)
         if plan in plans:
+            insists |= _insistence(attempt)
             continue
         plans.append(plan)
         if problems:
@@ -88,16 +91,22 @@ def first_exact(
             else:
                 write_plan_tensors(shrink_in_place(small, plan), tensors)
                 apart = trials.check(small)
-            return Exact(small, plan, apart, tuple(map(_in_words, problems)), insists_on_heads)
+            return Exact(small, plan, apart, tuple(map(_in_words, problems)), **insists)
         except Exception as error:
             # the user's own code runs here, and may raise anything at an unexpected width
-            if "heads" in attempt:
-                insists_on_heads = "within" not in attempt
-            else:
+            insists |= _insistence(attempt)
+            if "heads" not in attempt:
                 problems.append(error)
     exact = _unchanged(model, plans[0], trials, problems)
     _refuse_kept(exact.plan, strict)
     return exact
+
+
+def _insistence(failed: dict[str, Any]) -> dict[str, bool]:
+    """What the code insists on if this attempt failed."""
+    if "heads" not in failed:
+        return {}
+    return {"insists_on_head_width" if "within" in failed else "insists_on_heads": True}
 
 
 def _narrow_heads(

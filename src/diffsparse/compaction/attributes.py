@@ -33,7 +33,9 @@ def _resized(node: Node) -> Iterator[tuple[int, int, bool]]:
         axes = node.output.axes or ()
         for dim in axes:
             # what is within a head comes last
-            yield from _change(node.output, dim, given, of_heads=len(axes) > 1 and not (node.within and dim == axes[-1]))
+            yield from _change(
+                node.output, dim, given, of_heads=len(axes) > 1 and not (node.within and dim == axes[-1])
+            )
     elif node.op == "split":
         dim = argument(node, 2, "dim", 0) % len(node.output.shape)
         for out in node.outputs:
