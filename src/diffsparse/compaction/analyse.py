@@ -7,7 +7,7 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
-from diffsparse.compaction.attributes import shows_nothing
+from diffsparse.compaction.attributes import keep_given_widths_alike, shows_nothing
 from diffsparse.compaction.bake import BAKED, hooks_only_compute_weights
 from diffsparse.compaction.borrowed import may_borrow
 from diffsparse.compaction.channel_maps import channel_maps_of
@@ -77,7 +77,7 @@ class Analysis:
         self._stated = stated or {}
         self.graph, self.constants, self.widening = graph, constants_of(graph), widening
         self.maps, self.dead_modules, self.narrow = channel_maps_of(graph), dead_modules, narrow
-        self._heads = heads
+        self._heads, self._within = heads, within
         self._reads = read_counts(graph.nodes, graph.results) if dead_modules == "stay" else Counter[int]()
         self._counts, self._unread = graph.call_counts(), set[str]()
         self._leaned_on: dict[int, Mask] = {}
@@ -266,6 +266,8 @@ class Analysis:
         for value in empty:
             value.keep[0] = True
         if empty:
+            self._settle()
+        while self._within and keep_given_widths_alike(self.nodes):
             self._settle()
         if not self.widening.changes_nothing:
             self._widen(values)

@@ -28,9 +28,10 @@ def slice_optimizer(optimizer: AnyOptimizer, model: nn.Module, small: Compacted[
         small: what `compact(model, ...)` returned.
 
     Each parameter keeps its group and options. What came from a gate takes the group of the gate and starts with fresh
-    state, because it is trained directly from now on; so does what a baked layer or a rescaled one holds. A bias that folding added takes
-    the group of its layer's weight. A parameter whose state has no entry for each of its numbers, as in Adafactor,
-    starts fresh with a warning. Names of parameters that a group holds become those of the compact model.
+    state, because it is trained directly from now on; so does what a baked layer or a rescaled one holds. A bias that
+    folding added takes the group of its layer's weight. A parameter whose state has no entry for each of its numbers,
+    as in Adafactor, starts fresh with a warning. Names of parameters that a group holds become those of the compact
+    model.
 
     Raises:
         SparsityError: the optimiser holds no parameter of `model`, or is LBFGS, whose history is of all parameters at

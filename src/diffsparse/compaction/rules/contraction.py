@@ -8,7 +8,7 @@ import numpy as np
 from torch import Tensor
 
 from diffsparse.compaction.actions import TensorSlice
-from diffsparse.compaction.graph import Graph, Mask, Node, Value, as_array, every, how_many, indices, some
+from diffsparse.compaction.graph import Graph, Mask, Node, Value, as_array, every, indices, some
 from diffsparse.compaction.rules.base import Rule, argument, pin, read_all, unite
 from diffsparse.compaction.rules.dimensions import agree_along, count_along
 from diffsparse.compaction.rules.grid import Grid, flattened, read

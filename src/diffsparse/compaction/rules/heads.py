@@ -58,7 +58,7 @@ def _pieces_alike(node: Node) -> bool:
     unit = gcd(*map(len, kept))
     most = max(-(-how_many(mask) * unit // len(mask)) for mask in kept)
     for out, mask in zip(outs, kept, strict=True):
-        changed |= keep_along(out, dim, filled(mask, most * len(mask) // unit, True))
+        changed |= keep_along(out, dim, filled(mask, most * len(mask) // unit))
     return changed
 
 

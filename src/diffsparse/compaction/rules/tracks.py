@@ -14,9 +14,9 @@ Channels: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
 class Tracks:
     """The channels of many values, tied to each other by the operators between them.
 
-    Rules say by `Rule.tie` which channels of their operands belong together: the third channel of a head of the queries,
-    the same one of the keys, and the rows of the layers that make both. All of these are one *track*. Products say along
-    which dimension the order does not matter to them.
+    Rules say by `Rule.tie` which channels of their operands belong together: the third channel of a head of the
+    queries, the same one of the keys, and the rows of the layers that make both. All of these are one *track*. Products
+    say along which dimension the order does not matter to them.
 
     Args:
         values: those to look at; values whose channels are not tracked are left out.
