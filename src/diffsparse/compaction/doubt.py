@@ -33,37 +33,38 @@ class Places:
 
 
 class Doubts:
-    """What one recording takes for the same everywhere and another one, at another size, does not.
+    """What one recording takes for the same everywhere and others, at other sizes, do not.
 
-    Where a module runs other operations at the other size, it branches by sizes. What it would do at a third one is not
+    Where a module runs other operations at another size, it branches by sizes. What it would do at a third one is not
     known; it may pad or resize, say. So modules of its class are trusted with zeros, and to treat all constants alike.
 
     Args:
         graph: the recording to doubt.
-        other: that at another size.
+        others: those at other sizes.
     """
 
-    def __init__(self, graph: Graph, other: Graph) -> None:
-        places = Places()
-        self._others = {places.of(node): node for node in other.nodes}
+    def __init__(self, graph: Graph, others: list[Graph]) -> None:
+        self._others = [_by_place(other) for other in others]
         self._places = Places()
-        self._branching = _branching(graph, other)
+        self._branching = {kind for other in others for kind in _branching(graph, other)}
         self.raised = False
         """Whether any fact was given up."""
 
     @contextmanager
     def about(self, node: Node) -> Iterator[None]:
         """While its rule describes the node: give up what is not so elsewhere. For all nodes, in their order."""
-        elsewhere = self._others.get(self._places.of(node))
-        self._raise(node, node.inputs, [] if elsewhere is None else elsewhere.inputs)
+        place = self._places.of(node)
+        elsewhere = [other[place] for other in self._others if place in other]
+        self._raise(node, node.inputs, [other.inputs for other in elsewhere])
         yield
-        self._raise(node, node.outputs, [] if elsewhere is None else elsewhere.outputs)
+        self._raise(node, node.outputs, [other.outputs for other in elsewhere])
 
-    def _raise(self, node: Node, values: list[Value], others: list[Value]) -> None:
+    def _raise(self, node: Node, values: list[Value], elsewhere: list[list[Value]]) -> None:
         tracked = [value.parameter is None and value.axes is not None for value in values]
-        for value, other, counts in zip(values, others, tracked, strict=False):
-            if counts:
-                self._compare(value, other)
+        for others in elsewhere:
+            for value, other, counts in zip(values, others, tracked, strict=False):
+                if counts:
+                    self._compare(value, other)
         if _kind(node) in self._branching:
             for value, counts in zip(values, tracked, strict=True):
                 if counts and value.depends_on_input:
@@ -99,6 +100,11 @@ class Doubts:
         """Of what is fixed, only what is agreed on stays."""
         if some(value.fixed & ~agreed):
             value.fixed, value.known, self.raised = value.fixed & agreed, False, True
+
+
+def _by_place(graph: Graph) -> dict[Hashable, Node]:
+    places = Places()
+    return {places.of(node): node for node in graph.nodes}
 
 
 def _agreed(value: Value, numbers: Any, other: Value, mask: Any, others: Any) -> Any:

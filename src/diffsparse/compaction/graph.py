@@ -229,6 +229,8 @@ class Graph:
     """What varies with the position and with nothing else; `constants_of` finds it."""
     maps: "ChannelMaps | None" = None
     """The same of single channels; `channel_maps_of` finds it."""
+    sizes_tried: bool = False
+    """Whether several other sizes of the input were tried, because code asks for sizes."""
     masks_tried: bool = False
     """Whether other masks than those of the example were tried."""
     strangers: list[Tensor] = field(default_factory=list)

@@ -151,6 +151,8 @@ def compact(
             warnings.warn(problem, SparsityWarning, stacklevel=2)
         if has_code:
             trials.check_copy(model)
+        if graph.sizes_tried:
+            trials.add_other_sizes(model)
         if graph.masks_tried:
             trials.add_other_masks(model)
         widening, folds = Widening(round_to=round_to), bool(fold) and optimize is None

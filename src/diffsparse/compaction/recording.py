@@ -9,8 +9,9 @@ from torch import nn
 from diffsparse.compaction.capture import capture
 from diffsparse.compaction.doubt import Doubts
 from diffsparse.compaction.graph import Graph
+from diffsparse.compaction.trial_inputs import at_other_sizes, other_inputs, with_other_masks
 from diffsparse.compaction.trust import assumes_something, untrusted_places
-from diffsparse.compaction.verify import copied, other_inputs, same_draws, with_other_masks
+from diffsparse.compaction.verify import copied, same_draws
 from diffsparse.example import Example
 from diffsparse.undisturbed import State
 
@@ -29,12 +30,13 @@ def recorded(model: nn.Module, example: Example) -> tuple[Graph, Any]:
         if untrusted:
             recorder = _Recorder(model, (example.args, example.kwargs), untrusted)
             graph, output = recorder.at_example()
-    if _may_depend_on_sizes(graph) and (other := recorder.elsewhere) is not None:
-        doubts = Doubts(graph, other)
+    if _may_depend_on_sizes(graph) and (others := recorder.at_other_sizes()):
+        doubts = Doubts(graph, others)
         again, output = recorder.at_example(doubts)
         graph = again if doubts.raised else graph
+        graph.sizes_tried = True
     if graph.reads_of_data(of_masks=True) and (other := recorder.with_other_masks()) is not None:
-        doubts = Doubts(graph, other)
+        doubts = Doubts(graph, [other])
         again, output = recorder.at_example(doubts)
         graph = again if doubts.raised else graph
         graph.masks_tried = True
@@ -61,18 +63,21 @@ class _Recorder:
     @cached_property
     def elsewhere(self) -> Graph | None:
         """The graph for the most telling input that the model takes; None if it takes no other."""
-        for other in other_inputs(self._inputs):
-            try:
-                return self._captured(other)[0]
-            except Exception:
-                # whatever the user's model raises, it does not take this input
-                continue
-        return None
+        tried = (self._if_taken(other) for other in other_inputs(self._inputs))
+        return next((graph for graph in tried if graph is not None), None)
+
+    def at_other_sizes(self) -> list[Graph]:
+        """The graphs for inputs of several sizes, as far as the model takes them."""
+        found = [] if self.elsewhere is None else [self.elsewhere]
+        return found + [graph for other in at_other_sizes(self._inputs) if (graph := self._if_taken(other)) is not None]
 
     def with_other_masks(self) -> Graph | None:
         """The graph for the example with other masks; None if the model does not take them."""
+        return self._if_taken(with_other_masks(self._inputs))
+
+    def _if_taken(self, inputs: Any) -> Graph | None:
         try:
-            return self._captured(with_other_masks(self._inputs))[0]
+            return self._captured(inputs)[0]
         except Exception:
             # whatever the user's model raises, it does not take this input
             return None

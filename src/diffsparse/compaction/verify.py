@@ -6,14 +6,14 @@ from functools import partial
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from diffsparse.compaction.capture import capture
 from diffsparse.compaction.graph import Graph
 from diffsparse.compaction.numbers_used import Numbers, NumbersUsed
+from diffsparse.compaction.trial_inputs import at_other_sizes, other_inputs, with_other_masks
 from diffsparse.errors import SparsityError
-from diffsparse.example import is_mask, map_tensors, tensors_in
+from diffsparse.example import map_tensors, tensors_in
 from diffsparse.module_tree import modules_by_name
 from diffsparse.undisturbed import State, undisturbed
 
@@ -102,6 +102,17 @@ class Trials:
         assert self._other is not None
         self._other.append((trial, self._run_undisturbed(original, trial)))
 
+    def add_other_sizes(self, original: nn.Module) -> None:
+        """Compare at more sizes, too."""
+        self.note_answers(original)
+        assert self._other is not None
+        for trial in at_other_sizes(self._example):
+            try:
+                self._other.append((trial, self._run_undisturbed(original, trial)))
+            except Exception:
+                # whatever the user's model raises, it does not take this input
+                continue
+
     def recording(self, model: nn.Module) -> Graph:
         """The graph of a model on the example."""
         with same_draws():
@@ -188,63 +199,3 @@ def run_on_copies(model: nn.Module, trial: Any) -> Any:
     args, kwargs = copied(trial)
     with same_draws():
         return model(*args, **kwargs)
-
-
-def other_inputs(example: Any) -> Iterator[Any]:
-    """Inputs to try, the most telling first; smaller sizes than the example's show as much as larger ones."""
-    generator = torch.Generator().manual_seed(0)
-    yield random_like(_one_more(_resized(example, 4)), generator)
-    yield random_like(_one_more(_resized(example, 2)), generator)
-    yield random_like(_resized(example, 2), generator)
-    yield random_like(_one_more(_resized(example, 1)), generator)
-    yield random_like(_one_more(example), generator)
-    yield random_like(example, generator)
-    # for a model that does not take random numbers
-    yield _one_more(_resized(example, 1))
-    yield _one_more(example)
-
-
-def with_other_masks(example: Any) -> Any:
-    """The example with masks that hide nothing, or the last entry where those of the example hide nothing."""
-
-    def changed(tensor: Tensor) -> Tensor:
-        if not is_mask(tensor):
-            return tensor
-        other = torch.ones_like(tensor)
-        if bool(tensor.all()) and tensor.shape[1] > 1:
-            other[:, -1] = 0
-        return other
-
-    return map_tensors(changed, example)
-
-
-def random_like(thing: Any, generator: torch.Generator) -> Any:
-    """Random numbers in place of floating-point tensors; everything else as it is."""
-
-    def draw(tensor: Tensor) -> Tensor:
-        if not tensor.is_floating_point():
-            return tensor
-        return torch.randn(tensor.shape, generator=generator, dtype=torch.float32).to(tensor)
-
-    return map_tensors(draw, thing)
-
-
-def _one_more(thing: Any) -> Any:
-    """Tensors with their first sample added at the end."""
-    return map_tensors(lambda tensor: torch.cat([tensor, tensor[:1]]) if tensor.dim() > 0 else tensor, thing)
-
-
-def _resized(thing: Any, divisor: int) -> Any:
-    """Images of about a quarter (4) or half (2) of each spatial size, or one pixel larger (1 and small images)."""
-
-    def new_size(size: int) -> int:
-        parts = [part for part, least in ((4, 8), (2, 2)) if part <= divisor and size > least]
-        return size // parts[0] + 1 if parts else size + 1
-
-    def resize(tensor: Tensor) -> Tensor:
-        if tensor.dim() < 3 or not tensor.is_floating_point():
-            return tensor
-        more = [new_size(size) - size for size in reversed(tensor.shape[2:])]
-        return F.pad(tensor, [n for by in more for n in (0, by)], value=0.5)
-
-    return map_tensors(resize, thing)
