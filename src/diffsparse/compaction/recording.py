@@ -10,7 +10,7 @@ from diffsparse.compaction.capture import capture
 from diffsparse.compaction.doubt import Doubts
 from diffsparse.compaction.graph import Graph
 from diffsparse.compaction.trial_inputs import at_other_sizes, other_inputs, with_other_masks
-from diffsparse.compaction.trust import assumes_something, untrusted_places
+from diffsparse.compaction.trust import assumes_something, may_come_from_sizes, untrusted_places
 from diffsparse.compaction.verify import copied, same_draws
 from diffsparse.example import Example
 from diffsparse.undisturbed import State
@@ -26,11 +26,13 @@ def recorded(model: nn.Module, example: Example) -> tuple[Graph, Any]:
         example.run(model)
         raise
     if assumes_something(graph):
-        untrusted = untrusted_places(graph, recorder.elsewhere)
+        several = may_come_from_sizes(graph)
+        others = recorder.at_other_sizes if several else [g for g in (recorder.elsewhere,) if g is not None]
+        untrusted = untrusted_places(graph, others)
         if untrusted:
             recorder = _Recorder(model, (example.args, example.kwargs), untrusted)
             graph, output = recorder.at_example()
-    if _may_depend_on_sizes(graph) and (others := recorder.at_other_sizes()):
+    if _may_depend_on_sizes(graph) and (others := recorder.at_other_sizes):
         doubts = Doubts(graph, others)
         again, output = recorder.at_example(doubts)
         graph = again if doubts.raised else graph
@@ -66,6 +68,7 @@ class _Recorder:
         tried = (self._if_taken(other) for other in other_inputs(self._inputs))
         return next((graph for graph in tried if graph is not None), None)
 
+    @cached_property
     def at_other_sizes(self) -> list[Graph]:
         """The graphs for inputs of several sizes, as far as the model takes them."""
         found = [] if self.elsewhere is None else [self.elsewhere]
