@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from diffsparse.compaction.graph import Graph, Node, Shape, Value
+from diffsparse.compaction.graph import Graph, Mask, Node, Shape, Value, some
 from diffsparse.compaction.rules.base import Rule, argument, pin
 from diffsparse.compaction.rules.dimensions import agree_aligned, agree_along, count_along, keep_along, kept_along
 from diffsparse.compaction.rules.grid import Grid, flattened, read
@@ -38,11 +38,16 @@ class Attention(Rule):
         used = np.asarray((needed & ~_spread(value.zero, value, node.output)).any(-1, keepdims=True))
         for factor, other in ((query, key), (key, query)):
             reads = used & ~_spread(other.zero, other, node.output) if other.axes is not None else used
-            reads = reads | (used & _spread(factor.zero, factor, node.output)) if factor.axes is not None else reads
+            reads = reads & ~_spread(factor.zero, factor, node.output) if factor.axes is not None else reads
             read(factor, _gathered(reads, factor, node.output))
         for extra in node.inputs:
             if not any(extra is given for given in node.details):
                 read(extra, used)
+
+    def leans_on(self, node: Node) -> list[tuple[Value, Mask]]:
+        # a zero makes a product zero, whatever the other factor is there
+        moving = [value for value in node.details[:2] if value.axes is not None]
+        return [(value, value.zero) for value in moving] if some(node.output.need) else []
 
     def unify_widths(self, node: Node) -> bool:
         """Heads go with their keys and values; what is within a head stays, unless scores can be scaled as before."""
