@@ -267,8 +267,6 @@ class Analysis:
             value.keep[0] = True
         if empty:
             self._settle()
-        while self._within and keep_given_widths_alike(self.nodes):
-            self._settle()
         if not self.widening.changes_nothing:
             self._widen(values)
 
@@ -287,3 +285,4 @@ class Analysis:
             order, changed = order[::-1], False
             for node in order:
                 changed |= node.rule.unify_widths(node)
+            changed |= self._within and keep_given_widths_alike(self.nodes)

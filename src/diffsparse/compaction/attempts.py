@@ -87,7 +87,8 @@ def first_exact(
         trials.note_answers(model)
         try:
             if "within" in attempt:
-                small, plan, apart = _narrow_heads(model, small, analysis, trials, folds)
+                small, narrow, apart = _narrow_heads(model, small, analysis, trials, folds)
+                plan = replace(narrow, kept=plan.kept)
             else:
                 write_plan_tensors(shrink_in_place(small, plan), tensors)
                 apart = trials.check(small)
