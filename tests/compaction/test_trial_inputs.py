@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from diffsparse.compaction.trial_inputs import at_other_sizes
+from diffsparse.compaction.trial_inputs import at_other_sizes, with_one_sample
 
 
 @pytest.mark.parametrize("size", [3, 8, 12, 13, 16, 28, 32, 60, 224])
@@ -18,4 +18,9 @@ def test_sizes_differ_in_what_code_may_ask_for(size):
         assert max(sizes) > size
     assert any(height < width for height, width in zip(heights, widths, strict=True))
     assert any(height > width for height, width in zip(heights, widths, strict=True))
-    assert {shape[0] for shape in tried} == {1, 2}
+    assert {shape[0] for shape in tried} == {2}
+
+
+def test_one_sample():
+    (x,) = with_one_sample((torch.zeros(4, 3, 12, 12),))
+    assert len(x) == 1

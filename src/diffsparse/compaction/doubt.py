@@ -1,7 +1,7 @@
 """Facts that hold at one size of the input and not at another: code may pad or branch by sizes."""
 
 from collections import Counter
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -41,10 +41,11 @@ class Doubts:
     Args:
         graph: the recording to doubt.
         others: those at other sizes.
+        same_sizes: more of them, in which other operations say nothing of other sizes.
     """
 
-    def __init__(self, graph: Graph, others: list[Graph]) -> None:
-        self._others = [_by_place(other) for other in others]
+    def __init__(self, graph: Graph, others: list[Graph], same_sizes: Sequence[Graph] = ()) -> None:
+        self._others = [_by_place(other) for other in (*others, *same_sizes)]
         self._places = Places()
         self._branching = {kind for other in others for kind in _branching(graph, other)}
         self.raised = False

@@ -1,7 +1,8 @@
 """A model recorded on an example, as far as what the recording relies on is true at other sizes."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Iterator
 from functools import cached_property
+from itertools import islice
 from typing import Any
 
 from torch import nn
@@ -9,7 +10,7 @@ from torch import nn
 from diffsparse.compaction.capture import capture
 from diffsparse.compaction.doubt import Doubts
 from diffsparse.compaction.graph import Graph
-from diffsparse.compaction.trial_inputs import at_other_sizes, other_inputs, with_other_masks
+from diffsparse.compaction.trial_inputs import at_other_sizes, other_inputs, with_one_sample, with_other_masks
 from diffsparse.compaction.trust import assumes_something, may_come_from_sizes, untrusted_places
 from diffsparse.compaction.verify import copied, same_draws
 from diffsparse.example import Example
@@ -27,21 +28,19 @@ def recorded(model: nn.Module, example: Example) -> tuple[Graph, Any]:
         raise
     if assumes_something(graph):
         several = may_come_from_sizes(graph)
-        others = recorder.at_other_sizes if several else [g for g in (recorder.elsewhere,) if g is not None]
+        others = recorder.at_other_sizes + recorder.with_one_sample if several else recorder.elsewhere
         untrusted = untrusted_places(graph, others)
         if untrusted:
             recorder = _Recorder(model, (example.args, example.kwargs), untrusted)
             graph, output = recorder.at_example()
-    if _may_depend_on_sizes(graph) and (others := recorder.at_other_sizes):
-        doubts = Doubts(graph, others)
+    sizes = recorder.at_other_sizes if _may_depend_on_sizes(graph) else []
+    masks = recorder.with_other_masks() if graph.reads_of_data(of_masks=True) else []
+    if sizes or masks:
+        # together, because each recording has the doubts of one
+        doubts = Doubts(graph, sizes + masks, recorder.with_one_sample if sizes else ())
         again, output = recorder.at_example(doubts)
         graph = again if doubts.raised else graph
-        graph.sizes_tried = True
-    if graph.reads_of_data(of_masks=True) and (other := recorder.with_other_masks()) is not None:
-        doubts = Doubts(graph, [other])
-        again, output = recorder.at_example(doubts)
-        graph = again if doubts.raised else graph
-        graph.masks_tried = True
+        graph.sizes_tried, graph.masks_tried = bool(sizes), bool(masks)
     return graph, output
 
 
@@ -63,27 +62,31 @@ class _Recorder:
         return self._captured(self._inputs, doubts)
 
     @cached_property
-    def elsewhere(self) -> Graph | None:
-        """The graph for the most telling input that the model takes; None if it takes no other."""
-        tried = (self._if_taken(other) for other in other_inputs(self._inputs))
-        return next((graph for graph in tried if graph is not None), None)
+    def elsewhere(self) -> list[Graph]:
+        """The graph for the most telling input that the model takes; none if it takes no other."""
+        return list(islice(self._of_those_taken(other_inputs(self._inputs)), 1))
 
     @cached_property
     def at_other_sizes(self) -> list[Graph]:
-        """The graphs for inputs of several sizes, as far as the model takes them."""
-        found = [] if self.elsewhere is None else [self.elsewhere]
-        return found + [graph for other in at_other_sizes(self._inputs) if (graph := self._if_taken(other)) is not None]
+        """The same, and the graphs for inputs of several sizes, as far as the model takes them."""
+        return self.elsewhere + list(self._of_those_taken(at_other_sizes(self._inputs)))
 
-    def with_other_masks(self) -> Graph | None:
-        """The graph for the example with other masks; None if the model does not take them."""
-        return self._if_taken(with_other_masks(self._inputs))
+    @cached_property
+    def with_one_sample(self) -> list[Graph]:
+        """The graph for one sample, if the model takes it."""
+        return list(self._of_those_taken([with_one_sample(self._inputs)]))
 
-    def _if_taken(self, inputs: Any) -> Graph | None:
-        try:
-            return self._captured(inputs)[0]
-        except Exception:
-            # whatever the user's model raises, it does not take this input
-            return None
+    def with_other_masks(self) -> list[Graph]:
+        """The graph for the example with other masks, if the model takes them."""
+        return list(self._of_those_taken([with_other_masks(self._inputs)]))
+
+    def _of_those_taken(self, several: Iterable[Any]) -> Iterator[Graph]:
+        for inputs in several:
+            try:
+                yield self._captured(inputs)[0]
+            except Exception:
+                # whatever the user's model raises, it does not take this input
+                continue
 
     def _captured(self, inputs: Any, doubts: Doubts | None = None) -> tuple[Graph, Any]:
         try:

@@ -32,11 +32,17 @@ _SMALL = 16
 def at_other_sizes(example: Any) -> Iterator[Any]:
     """Inputs of sizes that code which pads or branches by sizes may treat differently; small ones, and a larger one."""
     generator = torch.Generator().manual_seed(1)
-    for number, extra in enumerate(_MORE_PIXELS):
-        resized = _resized(example, 4, extra)
-        yield random_like(_one_only(resized) if number == 0 else resized, generator)
+    for extra in _MORE_PIXELS:
+        yield random_like(_resized(example, 4, extra), generator)
     larger = _with_sizes(example, lambda back, size: 4 * size + 1 if size <= _SMALL else size + size // 2 + 1)
     yield random_like(larger, generator)
+
+
+def with_one_sample(example: Any) -> Any:
+    """A small input with one sample, which code may treat differently, too."""
+    small = _resized(example, 4, _MORE_PIXELS[0])
+    first = map_tensors(lambda tensor: tensor[:1] if tensor.dim() > 0 else tensor, small)
+    return random_like(first, torch.Generator().manual_seed(2))
 
 
 def with_other_masks(example: Any) -> Any:
@@ -67,11 +73,6 @@ def random_like(thing: Any, generator: torch.Generator) -> Any:
 def _one_more(thing: Any) -> Any:
     """Tensors with their first sample added at the end."""
     return map_tensors(lambda tensor: torch.cat([tensor, tensor[:1]]) if tensor.dim() > 0 else tensor, thing)
-
-
-def _one_only(thing: Any) -> Any:
-    """Tensors with their first sample only."""
-    return map_tensors(lambda tensor: tensor[:1] if tensor.dim() > 0 else tensor, thing)
 
 
 def _resized(thing: Any, divisor: int, extra: tuple[int, int] = (0, 0)) -> Any:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from diffsparse.compaction.capture import capture
 from diffsparse.compaction.graph import Graph
 from diffsparse.compaction.numbers_used import Numbers, NumbersUsed
-from diffsparse.compaction.trial_inputs import at_other_sizes, other_inputs, with_other_masks
+from diffsparse.compaction.trial_inputs import at_other_sizes, other_inputs, with_one_sample, with_other_masks
 from diffsparse.errors import SparsityError
 from diffsparse.example import map_tensors, tensors_in
 from diffsparse.module_tree import modules_by_name
@@ -106,7 +106,7 @@ class Trials:
         """Compare at more sizes, too."""
         self.note_answers(original)
         assert self._other is not None
-        for trial in at_other_sizes(self._example):
+        for trial in (*at_other_sizes(self._example), with_one_sample(self._example)):
             try:
                 self._other.append((trial, self._run_undisturbed(original, trial)))
             except Exception:
