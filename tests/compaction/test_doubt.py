@@ -204,3 +204,36 @@ def test_sizes_that_are_treated_differently_are_found(how, size):
         x = torch.randn(batch, 3, height, width, dtype=torch.float64)
         with torch.no_grad():
             assert torch.allclose(model(x), small.model(x), rtol=0, atol=1e-10), f"at {batch, height, width}"
+
+
+class Masked(nn.Module):
+    """Pads odd images, and adds something where a mask hides anything."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.norm, self.other = nn.Conv2d(3, 6, 1), nn.BatchNorm2d(6), nn.BatchNorm2d(6)
+        self.conv, self.last = nn.Conv2d(6, 6, 2, 2), nn.Conv2d(6, 4, 1)
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        y = self.first(x)
+        z = self.other(y)
+        z = z if bool(mask.all()) else z + 1
+        w: Tensor = self.conv(to_multiple(2, 0.0)(self.norm(y))).mean((2, 3), keepdim=True) + self.last(z).mean()
+        return w
+
+
+def test_sizes_are_doubted_where_masks_are():
+    model = randomise(Masked()).eval()
+    with torch.no_grad():
+        for norm in (model.norm, model.other):
+            norm.weight[:3], norm.bias[:3] = 0, torch.tensor([1.5, -0.5, 2.0])
+    shows = torch.ones(2, 5, dtype=torch.long)
+    hides = shows.clone()
+    hides[0, 3:] = 0
+    for mask in (shows, hides):
+        small = ds.compact(model, (torch.randn(2, 3, 8, 8, dtype=torch.float64), mask)).model
+        for size in (8, 9, 11):
+            x = torch.randn(2, 3, size, size, dtype=torch.float64)
+            for other in (shows, hides):
+                with torch.no_grad():
+                    assert torch.allclose(model(x, other), small(x, other), rtol=0, atol=1e-10), f"at {size}"
