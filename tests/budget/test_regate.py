@@ -1,16 +1,19 @@
 """A compact network whose gates live on computes the same, and its optimiser goes on."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
 
 import diffsparse as ds
 from diffsparse import SparsityError
-from diffsparse.budget.regate import check_can_regate, regate
+from diffsparse.budget.regate import can_go_on, check_can_regate, regate
 from diffsparse.budget.shrink import shrink_in_place
 from diffsparse.gates import named_gates
 from tests.budget.examples import NETWORKS
 from tests.budget.test_shrink import step, with_zeros
+from tests.compaction.architectures.attention import NormalisedAttention
 
 
 @pytest.mark.parametrize("name", NETWORKS)
@@ -68,3 +71,14 @@ def test_gates_that_cannot_live_on_are_named() -> None:
     with pytest.raises(SparsityError, match=r"the gates of '0', a SparseSum, cannot live on .* give shrinks=1"):
         check_can_regate(model)
     check_can_regate(model[1])
+
+
+def test_gates_of_rescaled_layers_wait_until_the_network_is_due() -> None:
+    model = ds.sparsify(nn.Sequential(NormalisedAttention(8, 2), nn.Conv2d(8, 2, 1))).eval()
+    for name, gate in named_gates(model):
+        if "query" in name or "key" in name:
+            gate.set_alive(torch.tensor([[True, False, False, True, False, False, True, True]]))
+    small = ds.compact(model, torch.randn(2, 8, 4, 4))
+    assert any(action.rescaled for action in small.plan.layers.values())  # type: ignore[attr-defined]
+    steering: Any = None
+    assert not can_go_on(small, regate(model, small), steering, small.example)

@@ -133,7 +133,8 @@ def _check_model(spec: Spec, net: Net, ordinary: nn.Module, small: Compacted[Net
 
 def _careful(small: Compacted[Net]) -> bool:
     """Whether it is not the first plan that was taken, or nothing shows whether its code counts heads."""
-    return bool(small.fallbacks) or small.insists_on_heads or small.constant_output
+    insists = small.insists_on_heads or small.insists_on_head_width
+    return bool(small.fallbacks) or insists or small.constant_output
 
 
 def _equal(answer: Answer, model: nn.Module) -> None:

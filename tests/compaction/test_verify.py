@@ -10,7 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import diffsparse as ds
-from diffsparse.compaction.verify import TOLERANCE, Trials, default_tolerance, difference, random_like, same_draws
+from diffsparse.compaction.trial_inputs import random_like
+from diffsparse.compaction.verify import TOLERANCE, Trials, default_tolerance, difference, same_draws
 from tests.compaction.tiny import X, tiny
 
 

@@ -12,7 +12,7 @@ from diffsparse.budget.exact import Exact
 from diffsparse.budget.limits import cost_numbers
 from diffsparse.budget.steering import Steering
 from diffsparse.compaction import Compacted
-from diffsparse.compaction.actions import TensorSlice
+from diffsparse.compaction.actions import Slice, TensorSlice
 from diffsparse.compaction.adaptors import BEHIND, SelectInput, copy_adaptor_buffers
 from diffsparse.errors import SparsityError
 from diffsparse.example import Example
@@ -69,6 +69,10 @@ def regate(model: nn.Module, small: Compacted[Any]) -> Regated:
 
 def can_go_on(small: Compacted[Any], regated: Regated, steering: Steering, example: Example) -> bool:
     """Whether the network, once small, could still end on the number, and become as small as the formula says."""
+    # the values of a gate know nothing of what its layer was multiplied by
+    rescaled = {name for name, action in small.plan.layers.items() if isinstance(action, Slice) and action.rescaled}
+    if rescaled & {*_owners(small.original)}:
+        return False
     # what is gone does not come back; and adaptors may prevent that more goes
     if steering.limits.excess(cost_numbers(small.after)) < 1:
         return False

@@ -200,6 +200,8 @@ class Slice(Action):
     """What the expand puts between the outputs, if it varies with the position."""
     adds: MapSize | None = None
     """What inputs that are gone did to the outputs, if it varies with the position."""
+    rescaled: bool = False
+    """Whether outputs are multiplied by a number in its weights, because code scales scores by the width of heads."""
 
     def within(self, name: str) -> "Action":
         maps = {key: size.within(name) for key in ("fill", "adds") if (size := getattr(self, key)) is not None}
@@ -245,6 +247,7 @@ class Slice(Action):
         parts += [f"out {self.outputs[0]} -> {self.outputs[1]}", *([self.tag] if type(self) is not Slice else [])]
         parts += ["select"] if self.select is not None else []
         parts += [f"expand to {self.width}"] if self.expand is not None else []
+        parts += ["rescaled"] if self.rescaled else []
         parts += ["map"] if self.fill is not None or self.adds is not None else []
         return ", ".join(parts + (["new bias"] if self.adds_bias else []))
 

@@ -1,17 +1,19 @@
 """Which channels are read, which stay: from a recorded run to the widths of every layer."""
 
 from collections import Counter
+from contextlib import nullcontext
 from functools import cached_property
 from typing import Literal, TypeAlias
 
 import numpy as np
 
-from diffsparse.compaction.attributes import shows_nothing
+from diffsparse.compaction.attributes import keep_given_widths_alike, shows_nothing
 from diffsparse.compaction.bake import BAKED, hooks_only_compute_weights
 from diffsparse.compaction.borrowed import may_borrow
 from diffsparse.compaction.channel_maps import channel_maps_of
 from diffsparse.compaction.constants import constants_of
 from diffsparse.compaction.graph import Call, Graph, Mask, Node, Value, every, read_counts, some
+from diffsparse.compaction.head_order import live_in_front
 from diffsparse.compaction.rules.base import EachChannel, Rule, is_one_of, pin, read_all
 from diffsparse.compaction.rules.dimensions import keep_whole
 from diffsparse.compaction.rules.layer import Layer
@@ -54,6 +56,7 @@ class Analysis:
         dead_modules: what becomes of modules that are not needed: they "leave" a `Sequential`, others "stand in" for
             them where they are, or they "stay" and run, with one channel each.
         heads: whether heads of attention may leave the tensors between layers, too.
+        within: whether heads may become narrower there, as far as the widest of them allows.
         stated: by the name of a layer, its widths that code outside of it reads, and that stay therefore.
         widening: which dead channels stay all the same.
     """
@@ -67,12 +70,14 @@ class Analysis:
         assume_unseen_reads: UnseenReads = "none",
         dead_modules: DeadModules = "leave",
         heads: bool = False,
+        within: bool = False,
         stated: Stated | None = None,
         widening: Widening = LOSSLESS,
     ) -> None:
         self._stated = stated or {}
         self.graph, self.constants, self.widening = graph, constants_of(graph), widening
-        self.maps, self.dead_modules, self.narrow, self._heads = channel_maps_of(graph), dead_modules, narrow, heads
+        self.maps, self.dead_modules, self.narrow = channel_maps_of(graph), dead_modules, narrow
+        self._heads, self._within = heads, within
         self._reads = read_counts(graph.nodes, graph.results) if dead_modules == "stay" else Counter[int]()
         self._counts, self._unread = graph.call_counts(), set[str]()
         self._leaned_on: dict[int, Mask] = {}
@@ -85,12 +90,13 @@ class Analysis:
             self._free_layers()
             self._find_needs(assume_unseen_reads)
             for node in self.nodes:
-                node.heads = heads
+                node.heads, node.within = heads, within
                 node.rigid |= names_sizes(node) and (not trust_reshape_sizes or shows_nothing(node))
             unread = {name for name, call in self.emitted.items() if not some(call.output.need)}
             self._unread |= unread
             if not unread:
-                self._find_widths()
+                with live_in_front(self.nodes, self.values) if within else nullcontext():
+                    self._find_widths()
                 if not self._more_to_lean_on():
                     break
 
@@ -106,6 +112,7 @@ class Analysis:
         for value in seen.values():
             if value.axes is not None:
                 value.need, value.keep = np.zeros((2, value.channels), bool)
+                value.widths = None
         return list(seen.values())
 
     def _without_dead_modules(self) -> list[Node]:
@@ -159,6 +166,7 @@ class Analysis:
                 node.rigid = bool(shared) and any(v.parameter in shared for v in node.inputs)
                 continue
             around = {id(n): n for name in layer.tensors.values() for n in shared.get(name, ())} if shared else {}
+            layer.scale = None
             layer.twins = tuple(n.layer for n in around.values() if n.layer is not None)
             layer.pinned = any(not same_layer(n, node) for n in around.values())
             layer.borrows = layer.pinned and may_borrow(node, layer, self.graph) and self._runs_once(node.call)
@@ -277,3 +285,4 @@ class Analysis:
             order, changed = order[::-1], False
             for node in order:
                 changed |= node.rule.unify_widths(node)
+            changed |= self._within and keep_given_widths_alike(self.nodes)

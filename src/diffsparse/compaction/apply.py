@@ -136,6 +136,8 @@ class PlanTensors:
     """What replaces the layer."""
     affine: dict[str, tuple[Tensor, Tensor]] = field(default_factory=dict)
     """Scale and shift of the batch norm that the layer takes over."""
+    scale: dict[str, tuple[Tensor, int]] = field(default_factory=dict)
+    """What the outputs are multiplied by, and the dimension of the weight along which they lie."""
 
 
 @torch.no_grad()
@@ -145,6 +147,14 @@ def write_plan_tensors(model: nn.Module, contents: PlanTensors) -> None:
         for name, extra in getattr(contents, role).items():
             tensor = model.get_submodule(name).get_parameter(role)
             tensor.copy_(tensor.double() + extra.to(tensor.device))
+    for name, (factors, dim) in contents.scale.items():
+        module: Any = model.get_submodule(name)
+        factors = factors.to(module.weight.device)
+        module.weight.copy_(
+            module.weight.double() * factors.view([-1 if d == dim else 1 for d in range(module.weight.dim())])
+        )
+        if module.bias is not None:
+            module.bias.copy_(module.bias.double() * factors)
     for name, affine in contents.affine.items():
         layer: Any = model.get_submodule(name)
         scale, shift = (tensor.to(layer.weight.device) for tensor in affine)

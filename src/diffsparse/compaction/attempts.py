@@ -1,5 +1,6 @@
 """Plans from bold to careful; the first one that computes the same wins, and what that costs is said in words."""
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -14,6 +15,7 @@ from diffsparse.compaction.materialise import materialise
 from diffsparse.compaction.numbers_used import OtherNumbersError
 from diffsparse.compaction.plan import Kept, Plan
 from diffsparse.compaction.planner import make_plan
+from diffsparse.compaction.rescale import ScoreScales
 from diffsparse.compaction.rules.attention import Attention
 from diffsparse.compaction.rules.contraction import Contraction
 from diffsparse.compaction.stated import Stated, stated_widths
@@ -38,6 +40,7 @@ _ATTEMPTS: tuple[dict[str, Any], ...] = (
 
 # Much code writes down how many heads there are, so that it is no problem if this one fails: layers shrink as much.
 _HEADS: dict[str, Any] = {"heads": True}
+_WITHIN: dict[str, Any] = {**_HEADS, "within": True}
 
 
 @dataclass(frozen=True)
@@ -52,6 +55,8 @@ class Exact:
     """What was wrong with bolder plans."""
     insists_on_heads: bool = False
     """Whether the code insists on the number of its heads: dead ones leave the layers, not the tensors between."""
+    insists_on_head_width: bool = False
+    """Whether the code insists on the width of its heads: likewise for dead channels within them."""
     unchanged: bool = False
     """Whether no plan held: then what the analysis says of the model is not to be believed either."""
 
@@ -62,7 +67,7 @@ def first_exact(
     """Plan, apply and compare, boldest first; `small` is the recorded copy of `model`, and is cut."""
     problems: list[Exception] = []
     plans: list[Plan] = []
-    insists_on_heads = False
+    insists: dict[str, bool] = {}
     for attempt in _attempts(model, graph, trials, problems):
         if plans:
             # the failed attempt has cut the recorded model
@@ -70,8 +75,10 @@ def first_exact(
             graph.attach(small)
         # what runs on cannot be folded into others either
         folds = fold and attempt.get("dead_modules") != "stay"
-        plan, tensors = make_plan(Analysis(graph, widening=widening, **attempt), folds)
+        analysis = Analysis(graph, widening=widening, **attempt)
+        plan, tensors = make_plan(analysis, folds)
         if plan in plans:
+            insists |= _insistence(attempt)
             continue
         plans.append(plan)
         if problems:
@@ -79,23 +86,51 @@ def first_exact(
         _refuse_kept(plan, strict)
         trials.note_answers(model)
         try:
-            write_plan_tensors(shrink_in_place(small, plan), tensors)
-            apart = trials.check(small)
-            return Exact(small, plan, apart, tuple(map(_in_words, problems)), insists_on_heads)
+            if "within" in attempt:
+                small, narrow, apart = _narrow_heads(model, small, analysis, trials, folds)
+                plan = replace(narrow, kept=plan.kept)
+            else:
+                write_plan_tensors(shrink_in_place(small, plan), tensors)
+                apart = trials.check(small)
+            return Exact(small, plan, apart, tuple(map(_in_words, problems)), **insists)
         except Exception as error:
             # the user's own code runs here, and may raise anything at an unexpected width
-            if "heads" in attempt:
-                insists_on_heads = True
-            else:
+            insists |= _insistence(attempt)
+            if "heads" not in attempt:
                 problems.append(error)
     exact = _unchanged(model, plans[0], trials, problems)
     _refuse_kept(exact.plan, strict)
     return exact
 
 
+def _insistence(failed: dict[str, Any]) -> dict[str, bool]:
+    """What the code insists on if this attempt failed."""
+    if "heads" not in failed:
+        return {}
+    return {"insists_on_head_width" if "within" in failed else "insists_on_heads": True}
+
+
+def _narrow_heads(
+    model: nn.Module, small: nn.Module, analysis: Analysis, trials: Trials, fold: bool
+) -> tuple[nn.Module, Plan, float]:
+    """The small model, its plan and how far it is off; if the code scales scores by the width of heads, mended."""
+    scales = ScoreScales(analysis)
+    plan, tensors = make_plan(analysis, fold)
+    write_plan_tensors(shrink_in_place(small, plan), tensors)
+    try:
+        return small, plan, trials.check(small)
+    except OtherNumbersError:
+        scales.make_up_for(trials.recording(small), trials.numbers or Counter())
+    small = materialise(model).eval()
+    analysis.graph.attach(small)
+    plan, tensors = make_plan(analysis, fold)
+    write_plan_tensors(shrink_in_place(small, plan), tensors)
+    return small, plan, trials.check(small, scales.numbers)
+
+
 def _attempts(model: nn.Module, graph: Graph, trials: Trials, problems: list[Exception]) -> Iterator[dict[str, Any]]:
     """All of them; after one that made code use other numbers, all with the widths kept that it reads from layers."""
-    attempts = (_HEADS, *_ATTEMPTS) if has_heads(graph) else _ATTEMPTS
+    attempts = (_WITHIN, _HEADS, *_ATTEMPTS) if has_heads(graph) else _ATTEMPTS
     stated: Stated | None = None
     for attempt in attempts:
         yield attempt

@@ -5,12 +5,14 @@ from itertools import chain
 from typing import Any
 
 from diffsparse.compaction.actions import SetSizes
-from diffsparse.compaction.graph import Node, Value
+from diffsparse.compaction.graph import Mask, Node, Value, how_many
 from diffsparse.compaction.rules import true_attributes
-from diffsparse.compaction.rules.dimensions import kept_along
+from diffsparse.compaction.rules.base import argument
+from diffsparse.compaction.rules.dimensions import count_along, keep_along, kept_along
+from diffsparse.compaction.rules.groups import filled
 
 _RESHAPES = frozenset({"view", "reshape", "unflatten"})
-_OF_WIDTHS = ("size", "dim", "embed", "inner", "hidden", "width", "channels", "features")
+_OF_WIDTHS = ("size", "dim", "embed", "inner", "hidden", "width", "channels", "features", "key", "value", "d_")
 
 
 def changed_sizes(nodes: Iterable[Node]) -> dict[str, SetSizes]:
@@ -25,19 +27,46 @@ def changed_sizes(nodes: Iterable[Node]) -> dict[str, SetSizes]:
     return {name: SetSizes(sizes=sizes) for name, sizes in found.items()}
 
 
+def keep_given_widths_alike(nodes: Iterable[Node]) -> bool:
+    """Let heads that one call of a module makes with the same given width stay alike; whether anything changed."""
+    alike: dict[tuple[int, int], list[tuple[Value, Mask]]] = {}
+    for node in nodes:
+        if node.op in _RESHAPES and node.call is not None and len(node.output.axes or ()) > 1:
+            out, dim = node.output, (node.output.axes or ())[-1]
+            if out.shape[dim] in _given(node):
+                alike.setdefault((id(node.call), out.shape[dim]), []).append((out, kept_along(out, dim)))
+    changed = False
+    for several in alike.values():
+        most = max(how_many(kept) for _, kept in several)
+        for out, kept in several:
+            changed |= keep_along(out, (out.axes or ())[-1], filled(kept, most))
+    return changed
+
+
+def _given(node: Node) -> set[int]:
+    """Whole numbers that the call was given."""
+    return set(chain(*map(_numbers, node.args[1:]), *map(_numbers, node.kwargs.values())))
+
+
 def _resized(node: Node) -> Iterator[tuple[int, int, bool]]:
     """Sizes that the call was given and that change: before, after, and whether they count heads."""
-    given = set(chain(*map(_numbers, node.args[1:]), *map(_numbers, node.kwargs.values())))
-    out = node.output
+    given = _given(node)
     if node.op in _RESHAPES:
-        for dim in out.axes or ():
-            yield from _change(out, dim, given, of_heads=len(out.axes or ()) > 1)
-    elif node.op == "split" and out.axis is not None:
-        yield from _change(out, out.axis, given, of_heads=False)
+        axes = node.output.axes or ()
+        for dim in axes:
+            # what is within a head comes last
+            yield from _change(
+                node.output, dim, given, of_heads=len(axes) > 1 and not (node.within and dim == axes[-1])
+            )
+    elif node.op == "split":
+        dim = argument(node, 2, "dim", 0) % len(node.output.shape)
+        for out in node.outputs:
+            if out.axes is not None and dim in out.axes:
+                yield from _change(out, dim, given, of_heads=False)
 
 
 def _change(value: Value, dim: int, given: set[int], *, of_heads: bool) -> Iterator[tuple[int, int, bool]]:
-    before, after = value.shape[dim], int(kept_along(value, dim).sum())
+    before, after = value.shape[dim], count_along(value, dim)
     if before in given and before != after:
         yield before, after, of_heads
 

@@ -1,7 +1,7 @@
 """Facts that hold at one size of the input and not at another: code may pad or branch by sizes."""
 
 from collections import Counter
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -10,7 +10,7 @@ import numpy as np
 from diffsparse.compaction.graph import Graph, Node, Value, some
 
 
-class _Places:
+class Places:
     """Where nodes of a recording stand, in terms that another recording of the same model shares."""
 
     def __init__(self) -> None:
@@ -33,37 +33,39 @@ class _Places:
 
 
 class Doubts:
-    """What one recording takes for the same everywhere and another one, at another size, does not.
+    """What one recording takes for the same everywhere and others, at other sizes, do not.
 
-    Where a module runs other operations at the other size, it branches by sizes. What it would do at a third one is not
+    Where a module runs other operations at another size, it branches by sizes. What it would do at a third one is not
     known; it may pad or resize, say. So modules of its class are trusted with zeros, and to treat all constants alike.
 
     Args:
         graph: the recording to doubt.
-        other: that at another size.
+        others: those at other sizes.
+        same_sizes: more of them, in which other operations say nothing of other sizes.
     """
 
-    def __init__(self, graph: Graph, other: Graph) -> None:
-        places = _Places()
-        self._others = {places.of(node): node for node in other.nodes}
-        self._places = _Places()
-        self._branching = _branching(graph, other)
+    def __init__(self, graph: Graph, others: list[Graph], same_sizes: Sequence[Graph] = ()) -> None:
+        self._others = [_by_place(other) for other in (*others, *same_sizes)]
+        self._places = Places()
+        self._branching = {kind for other in others for kind in _branching(graph, other)}
         self.raised = False
         """Whether any fact was given up."""
 
     @contextmanager
     def about(self, node: Node) -> Iterator[None]:
         """While its rule describes the node: give up what is not so elsewhere. For all nodes, in their order."""
-        elsewhere = self._others.get(self._places.of(node))
-        self._raise(node, node.inputs, [] if elsewhere is None else elsewhere.inputs)
+        place = self._places.of(node)
+        elsewhere = [other[place] for other in self._others if place in other]
+        self._raise(node, node.inputs, [other.inputs for other in elsewhere])
         yield
-        self._raise(node, node.outputs, [] if elsewhere is None else elsewhere.outputs)
+        self._raise(node, node.outputs, [other.outputs for other in elsewhere])
 
-    def _raise(self, node: Node, values: list[Value], others: list[Value]) -> None:
+    def _raise(self, node: Node, values: list[Value], elsewhere: list[list[Value]]) -> None:
         tracked = [value.parameter is None and value.axes is not None for value in values]
-        for value, other, counts in zip(values, others, tracked, strict=False):
-            if counts:
-                self._compare(value, other)
+        for others in elsewhere:
+            for value, other, counts in zip(values, others, tracked, strict=False):
+                if counts:
+                    self._compare(value, other)
         if _kind(node) in self._branching:
             for value, counts in zip(values, tracked, strict=True):
                 if counts and value.depends_on_input:
@@ -101,6 +103,11 @@ class Doubts:
             value.fixed, value.known, self.raised = value.fixed & agreed, False, True
 
 
+def _by_place(graph: Graph) -> dict[Hashable, Node]:
+    places = Places()
+    return {places.of(node): node for node in graph.nodes}
+
+
 def _agreed(value: Value, numbers: Any, other: Value, mask: Any, others: Any) -> Any:
     """Channels of `value` of which `mask` and the numbers `others`, one per channel of `other`, say the same.
 
@@ -125,7 +132,7 @@ def _branching(graph: Graph, other: Graph) -> set[type | None]:
     found: list[dict[tuple[str, int], list[str]]] = []
     kinds: dict[tuple[str, int], type | None] = {}
     for recording in (graph, other):
-        places, ran = _Places(), dict[tuple[str, int], list[str]]()
+        places, ran = Places(), dict[tuple[str, int], list[str]]()
         for node in recording.nodes:
             ran.setdefault(places.call(node), []).append(node.op)
             kinds[places.call(node)] = _kind(node)

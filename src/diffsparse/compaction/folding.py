@@ -31,6 +31,7 @@ def fold_batch_norms(analysis: Analysis, layers: dict[str, Action], contents: Pl
         layers[before] = replace(layers.get(before, bare), adds_bias=not front.has("bias"))  # type: ignore[call-arg]
         layers[after] = actions.Fold(**vars(layers.get(after, bare)))
         contents.affine[before] = _affine(analysis.graph, norm)
+        contents.scale.pop(after, None)
 
 
 def _folds_into(front: Layer, norm: Layer) -> bool:
@@ -56,5 +57,7 @@ def _affine(graph: Graph, norm: Layer) -> tuple[Tensor, Tensor]:
     scale = scale * tensors["weight"] if "weight" in tensors else scale
     shift = -tensors["running_mean"] * scale
     shift = shift + tensors["bias"] if "bias" in tensors else shift
+    if norm.scale is not None:
+        scale, shift = (tensor * torch.from_numpy(norm.scale) for tensor in (scale, shift))
     rows = torch.from_numpy(norm.rows)
     return scale[rows], shift[rows]

@@ -58,6 +58,8 @@ class Value:
     """Channels whose contents are read."""
     keep: Mask = NO_CHANNELS
     """Channels that are physically there after compaction; several values may share one mask."""
+    widths: "dict[int, int] | None" = None
+    """By dimension, how many indices stay, where the other axes have different ones; None where they have the same."""
     number: float | None = None
     """What it holds, if it is a single number that was computed from parameters and buffers alone."""
     contents: "Callable[[], Tensor | None]" = staticmethod(lambda: None)
@@ -195,6 +197,8 @@ class Node:
     """Whether it is part of a function that was given the widths of its operands."""
     heads: bool = False
     """Whether it may get fewer heads, or narrower pieces; sizes that its module holds are changed with them."""
+    within: bool = False
+    """Whether heads may get narrower, too, if it may get fewer."""
     rigid: bool = False
     """Whether it must see the original width, because it was given sizes."""
     reason: str = ""
@@ -225,6 +229,8 @@ class Graph:
     """What varies with the position and with nothing else; `constants_of` finds it."""
     maps: "ChannelMaps | None" = None
     """The same of single channels; `channel_maps_of` finds it."""
+    sizes_tried: bool = False
+    """Whether several other sizes of the input were tried, because code asks for sizes."""
     masks_tried: bool = False
     """Whether other masks than those of the example were tried."""
     strangers: list[Tensor] = field(default_factory=list)

@@ -57,7 +57,7 @@ def live_macs(model: nn.Module, example_inputs: Any) -> int | None:
     """MACs of the compact form of `model` on the example, without compacting it; None if it cannot be recorded.
 
     The count is that of the first plan that `compact` tries. It is exact unless the user's own code insists on a width
-    or on the number of its heads, so that `compact` falls back to a more careful plan.
+    or on the number or the width of its heads, so that `compact` falls back to a more careful plan.
 
     Example:
         >>> import torch
@@ -95,5 +95,6 @@ def live_widths(model: nn.Module, example_inputs: Any) -> dict[str, int] | None:
 def _planned(model: nn.Module, example: Example) -> tuple[Graph, Analysis, Plan]:
     """The first plan that `compact` would try, and what it follows from."""
     graph, _ = recorded(materialise(model).eval(), example)
-    analysis = Analysis(graph, heads=has_heads(graph))
+    heads = has_heads(graph)
+    analysis = Analysis(graph, heads=heads, within=heads)
     return graph, analysis, make_plan(analysis)[0]

@@ -44,7 +44,9 @@ class Multihead:
     @property
     def added_bias(self) -> Tensor | None:
         """What to add to `in_proj_bias` once it is cut; None for nothing."""
-        return torch.from_numpy(self.added[np.tile(self._rows, 3)]) if self.added.any() else None
+        # without a bias, nobody reads the rows that these inputs would add to
+        added = self.call.module.in_proj_bias is not None and self.added.any()
+        return torch.from_numpy(self.added[np.tile(self._rows, 3)]) if added else None
 
     def slices(self, graph: Graph) -> dict[str, TensorSlice]:
         """What stays of its tensors."""

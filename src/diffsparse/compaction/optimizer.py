@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from diffsparse.compaction.actions import TensorSlice, slice_tensor
+from diffsparse.compaction.actions import Slice, TensorSlice, slice_tensor
 from diffsparse.compaction.materialise import check_model, parameter_sources
 from diffsparse.compaction.pipeline import Compacted
 from diffsparse.errors import SparsityError, SparsityWarning
@@ -28,9 +28,10 @@ def slice_optimizer(optimizer: AnyOptimizer, model: nn.Module, small: Compacted[
         small: what `compact(model, ...)` returned.
 
     Each parameter keeps its group and options. What came from a gate takes the group of the gate and starts with fresh
-    state, because it is trained directly from now on; so does what a baked layer holds. A bias that folding added takes
-    the group of its layer's weight. A parameter whose state has no entry for each of its numbers, as in Adafactor,
-    starts fresh with a warning. Names of parameters that a group holds become those of the compact model.
+    state, because it is trained directly from now on; so does what a baked layer or a rescaled one holds. A bias that
+    folding added takes the group of its layer's weight. A parameter whose state has no entry for each of its numbers,
+    as in Adafactor, starts fresh with a warning. Names of parameters that a group holds become those of the compact
+    model.
 
     Raises:
         SparsityError: the optimiser holds no parameter of `model`, or is LBFGS, whose history is of all parameters at
@@ -107,7 +108,8 @@ def sliced_groups(
         position = home[id(before)]
         named = "param_names" in optimizer.param_groups[position]
         groups[position]["params"].append((name, parameter) if named else parameter)
-        if source.keeps_state:
+        action = small.plan.layers.get(name.rpartition(".")[0])
+        if source.keeps_state and not (isinstance(action, Slice) and action.rescaled):
             kept = small.plan.tensors.get(name)
             states[parameter] = _sliced_state(name, optimizer.state.get(before, {}), before, parameter, kept)
     _keep_others(optimizer, {id(parameter) for parameter in old.values()}, groups, states)

@@ -52,6 +52,8 @@ class Compacted(Generic[Model]):
     """Why bolder plans were given up, if any were: the user's code insists on a width, or on a module that could go."""
     insists_on_heads: bool = False
     """Whether the code insists on the number of its heads: dead ones left the layers, not the tensors between."""
+    insists_on_head_width: bool = False
+    """Whether the code insists on the width of its heads: dead channels within them left the layers only."""
     choice: Choice | None = None
     """What the clock decided, if `optimize` asked it."""
     known_before: Measurement | None = field(default=None, repr=False)
@@ -149,6 +151,8 @@ def compact(
             warnings.warn(problem, SparsityWarning, stacklevel=2)
         if has_code:
             trials.check_copy(model)
+        if graph.sizes_tried:
+            trials.add_other_sizes(model)
         if graph.masks_tried:
             trials.add_other_masks(model)
         widening, folds = Widening(round_to=round_to), bool(fold) and optimize is None
@@ -169,6 +173,7 @@ def compact(
             constant_output=bool(constant) and graph.constant,
             fallbacks=found.problems,
             insists_on_heads=found.insists_on_heads,
+            insists_on_head_width=found.insists_on_head_width,
             choice=choice,
         )
 

@@ -144,7 +144,8 @@ def _positions(chosen: Mask, present: Mask) -> list[int] | None:
 
 def _fill(layer: Layer) -> Tensor:
     """The numbers of fixed channels that stay. Nobody reads the others, and one has a logarithm and a reciprocal."""
-    return torch.from_numpy(np.where(layer.fixed_outputs, layer.output.numbers, 1.0)[layer.output.keep])
+    numbers = np.where(layer.fixed_outputs, layer.output.numbers, 1.0)
+    return torch.from_numpy((numbers if layer.scale is None else numbers * layer.scale)[layer.output.keep])
 
 
 def _one_number(layer: Layer) -> float | None:
@@ -162,13 +163,23 @@ def _maps(node: Node, layer: Layer, analysis: Analysis, contents: PlanTensors) -
         pattern = analysis.maps.of(out)
         unread = torch.from_numpy(~(out.fixed | out.mapped)).view(out.grid)
         table = torch.where(unread, 1.0, pattern.data).index_select(out.dim, torch.from_numpy(np.flatnonzero(out.keep)))
+        table = _scaled(table, layer, out.keep)
         fill, contents.fill[layer.call.name] = _map_size(analysis, layer.call, pattern, table), table
     if layer.mapped_columns is not None:
         added = analysis.maps.added_by(node, layer.mapped_columns)
         assert added is not None
         table = added.data.index_select(out.dim, torch.from_numpy(np.flatnonzero(layer.rows)))
+        table = _scaled(table, layer, layer.rows)
         adds, contents.added[layer.call.name] = _map_size(analysis, layer.call, added, table), table
     return fill, adds
+
+
+def _scaled(table: Tensor, layer: Layer, chosen: Mask) -> Tensor:
+    """A map of some outputs, multiplied as the layer is."""
+    if layer.scale is None:
+        return table
+    shape = [-1 if dim == layer.output.dim else 1 for dim in range(-table.dim(), 0)]
+    return table * torch.from_numpy(layer.scale[chosen]).view(shape)
 
 
 def _map_size(analysis: Analysis, call: Call, pattern: Pattern, table: Tensor) -> MapSize:
@@ -212,7 +223,9 @@ def _plan_layer(node: Node, layer: Layer, analysis: Analysis, layers: dict[str, 
     if expand is not None and fill is None:
         contents.fill[name], number = _fill(layer), _one_number(layer)
     whole = every(layer.rows) and every(layer.columns)
-    if whole and select is None and expand is None and not folds and adds is None:
+    if layer.scale is not None:
+        contents.scale[name] = torch.from_numpy(layer.scale[layer.rows]), int(layer.transposed)
+    elif whole and select is None and expand is None and not folds and adds is None:
         return
     sliced = Slice(
         inputs=inputs,
@@ -226,6 +239,7 @@ def _plan_layer(node: Node, layer: Layer, analysis: Analysis, layers: dict[str, 
         number=number,
         fill=fill,
         adds=adds,
+        rescaled=layer.scale is not None,
     )
     layers[name] = sliced
     if layer.ragged:

@@ -1,7 +1,8 @@
 """A model recorded on an example, as far as what the recording relies on is true at other sizes."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Iterator
 from functools import cached_property
+from itertools import islice
 from typing import Any
 
 from torch import nn
@@ -9,8 +10,9 @@ from torch import nn
 from diffsparse.compaction.capture import capture
 from diffsparse.compaction.doubt import Doubts
 from diffsparse.compaction.graph import Graph
-from diffsparse.compaction.trust import assumes_something, untrusted_places
-from diffsparse.compaction.verify import copied, other_inputs, same_draws, with_other_masks
+from diffsparse.compaction.trial_inputs import at_other_sizes, other_inputs, with_one_sample, with_other_masks
+from diffsparse.compaction.trust import assumes_something, may_come_from_sizes, untrusted_places
+from diffsparse.compaction.verify import copied, same_draws
 from diffsparse.example import Example
 from diffsparse.undisturbed import State
 
@@ -25,19 +27,20 @@ def recorded(model: nn.Module, example: Example) -> tuple[Graph, Any]:
         example.run(model)
         raise
     if assumes_something(graph):
-        untrusted = untrusted_places(graph, recorder.elsewhere)
+        several = may_come_from_sizes(graph)
+        others = recorder.at_other_sizes + recorder.with_one_sample if several else recorder.elsewhere
+        untrusted = untrusted_places(graph, others)
         if untrusted:
             recorder = _Recorder(model, (example.args, example.kwargs), untrusted)
             graph, output = recorder.at_example()
-    if _may_depend_on_sizes(graph) and (other := recorder.elsewhere) is not None:
-        doubts = Doubts(graph, other)
+    sizes = recorder.at_other_sizes if _may_depend_on_sizes(graph) else []
+    masks = recorder.with_other_masks() if graph.reads_of_data(of_masks=True) else []
+    if sizes or masks:
+        # together, because each recording has the doubts of one
+        doubts = Doubts(graph, sizes + masks, recorder.with_one_sample if sizes else ())
         again, output = recorder.at_example(doubts)
         graph = again if doubts.raised else graph
-    if graph.reads_of_data(of_masks=True) and (other := recorder.with_other_masks()) is not None:
-        doubts = Doubts(graph, other)
-        again, output = recorder.at_example(doubts)
-        graph = again if doubts.raised else graph
-        graph.masks_tried = True
+        graph.sizes_tried, graph.masks_tried = bool(sizes), bool(masks)
     return graph, output
 
 
@@ -59,23 +62,31 @@ class _Recorder:
         return self._captured(self._inputs, doubts)
 
     @cached_property
-    def elsewhere(self) -> Graph | None:
-        """The graph for the most telling input that the model takes; None if it takes no other."""
-        for other in other_inputs(self._inputs):
+    def elsewhere(self) -> list[Graph]:
+        """The graph for the most telling input that the model takes; none if it takes no other."""
+        return list(islice(self._of_those_taken(other_inputs(self._inputs)), 1))
+
+    @cached_property
+    def at_other_sizes(self) -> list[Graph]:
+        """The same, and the graphs for inputs of several sizes, as far as the model takes them."""
+        return self.elsewhere + list(self._of_those_taken(at_other_sizes(self._inputs)))
+
+    @cached_property
+    def with_one_sample(self) -> list[Graph]:
+        """The graph for one sample, if the model takes it."""
+        return list(self._of_those_taken([with_one_sample(self._inputs)]))
+
+    def with_other_masks(self) -> list[Graph]:
+        """The graph for the example with other masks, if the model takes them."""
+        return list(self._of_those_taken([with_other_masks(self._inputs)]))
+
+    def _of_those_taken(self, several: Iterable[Any]) -> Iterator[Graph]:
+        for inputs in several:
             try:
-                return self._captured(other)[0]
+                yield self._captured(inputs)[0]
             except Exception:
                 # whatever the user's model raises, it does not take this input
                 continue
-        return None
-
-    def with_other_masks(self) -> Graph | None:
-        """The graph for the example with other masks; None if the model does not take them."""
-        try:
-            return self._captured(with_other_masks(self._inputs))[0]
-        except Exception:
-            # whatever the user's model raises, it does not take this input
-            return None
 
     def _captured(self, inputs: Any, doubts: Doubts | None = None) -> tuple[Graph, Any]:
         try:

@@ -19,20 +19,26 @@ def assumes_something(graph: Graph) -> bool:
     return bool(graph.trusted) or bool(_computed_weights(graph))
 
 
-def untrusted_places(graph: Graph, other: Graph | None) -> Collection[int]:
-    """The nodes of `graph` that took numbers for constant which are others in `other`, recorded at another size.
+def may_come_from_sizes(graph: Graph) -> bool:
+    """Whether code had asked for sizes before it gave a number that is trusted, or computed a weight."""
+    computing = [node for node in graph.nodes if node.layer is not None and node.layer.computed]
+    return any(node.after_sizes for node in (*computing, *(graph.nodes[place] for place in graph.trusted)))
+
+
+def untrusted_places(graph: Graph, others: list[Graph]) -> Collection[int]:
+    """The nodes of `graph` that took numbers for constant which are others in one of `others`, of other sizes.
 
     All of them if there is no other recording.
     """
-    if other is None:
-        return EVERYWHERE
-    computed, others = _computed_weights(graph), _computed_weights(other)
-    if len(others) != len(computed) or not all(map(torch.equal, computed, others)):
-        return EVERYWHERE
-    if list(graph.trusted.values()) == list(other.trusted.values()):
-        return ()
-    confirmed = _by_call(other)
-    return {place for key, place in _by_call(graph).items() if key not in confirmed}
+    found: set[int] = set()
+    for other in others:
+        computed, elsewhere = _computed_weights(graph), _computed_weights(other)
+        if len(elsewhere) != len(computed) or not all(map(torch.equal, computed, elsewhere)):
+            return EVERYWHERE
+        if list(graph.trusted.values()) != list(other.trusted.values()):
+            confirmed = _by_call(other)
+            found |= {place for key, place in _by_call(graph).items() if key not in confirmed}
+    return found if others else EVERYWHERE
 
 
 def _by_call(graph: Graph) -> dict[tuple[Any, ...], int]:

@@ -6,12 +6,14 @@ from functools import partial
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
+from diffsparse.compaction.capture import capture
+from diffsparse.compaction.graph import Graph
 from diffsparse.compaction.numbers_used import Numbers, NumbersUsed
+from diffsparse.compaction.trial_inputs import at_other_sizes, other_inputs, with_one_sample, with_other_masks
 from diffsparse.errors import SparsityError
-from diffsparse.example import is_mask, map_tensors, tensors_in
+from diffsparse.example import map_tensors, tensors_in
 from diffsparse.module_tree import modules_by_name
 from diffsparse.undisturbed import State, undisturbed
 
@@ -70,7 +72,7 @@ class Trials:
         tolerance: float,
         numbers: Numbers | None = None,
     ) -> None:
-        self.tolerance, self._numbers = tolerance, numbers
+        self.tolerance, self.numbers = tolerance, numbers
         self._example, self._answer = (args, kwargs), answer
         self._other: list[tuple[Any, Any]] | None = None
 
@@ -99,6 +101,22 @@ class Trials:
         self.note_answers(original)
         assert self._other is not None
         self._other.append((trial, self._run_undisturbed(original, trial)))
+
+    def add_other_sizes(self, original: nn.Module) -> None:
+        """Compare at more sizes, too."""
+        self.note_answers(original)
+        assert self._other is not None
+        for trial in (*at_other_sizes(self._example), with_one_sample(self._example)):
+            try:
+                self._other.append((trial, self._run_undisturbed(original, trial)))
+            except Exception:
+                # whatever the user's model raises, it does not take this input
+                continue
+
+    def recording(self, model: nn.Module) -> Graph:
+        """The graph of a model on the example."""
+        with same_draws():
+            return capture(model, *copied(self._example))[0]
 
     def run_example(self, model: nn.Module) -> Any:
         """What a model gives for the example."""
@@ -133,20 +151,23 @@ class Trials:
                 "depend on earlier calls, and for a materialise() of yours that is not exact"
             )
 
-    def check(self, compacted: nn.Module) -> float:
-        """The largest difference; raise if it is more than the tolerance, or if other numbers were used."""
-        apart = self.largest_difference(compacted)
+    def check(self, compacted: nn.Module, numbers: Numbers | None = None) -> float:
+        """The largest difference; raise if it is more than the tolerance, or if other numbers were used.
+
+        `numbers` are those that are fine, if they are not those of the original.
+        """
+        apart = self.largest_difference(compacted, numbers)
         if not apart <= self.tolerance:
             raise SparsityError(f"outputs differ by {apart:.3g} relative; the tolerance is {self.tolerance:g}")
         return apart
 
-    def largest_difference(self, compacted: nn.Module) -> float:
+    def largest_difference(self, compacted: nn.Module, numbers: Numbers | None = None) -> float:
         """Largest relative difference of the outputs."""
         state = State(compacted, own_code=True)
         with NumbersUsed() as used:
             apart = difference(self._answer, run_on_copies(compacted, self._example))
-        if self._numbers is not None:
-            used.require_among(self._numbers, self.tolerance)
+        if (known := self.numbers if numbers is None else numbers) is not None:
+            used.require_among(known, self.tolerance)
         for trial, answer in self._other or ():
             # a model may adjust itself to what it is given
             state.restore()
@@ -178,63 +199,3 @@ def run_on_copies(model: nn.Module, trial: Any) -> Any:
     args, kwargs = copied(trial)
     with same_draws():
         return model(*args, **kwargs)
-
-
-def other_inputs(example: Any) -> Iterator[Any]:
-    """Inputs to try, the most telling first; smaller sizes than the example's show as much as larger ones."""
-    generator = torch.Generator().manual_seed(0)
-    yield random_like(_one_more(_resized(example, 4)), generator)
-    yield random_like(_one_more(_resized(example, 2)), generator)
-    yield random_like(_resized(example, 2), generator)
-    yield random_like(_one_more(_resized(example, 1)), generator)
-    yield random_like(_one_more(example), generator)
-    yield random_like(example, generator)
-    # for a model that does not take random numbers
-    yield _one_more(_resized(example, 1))
-    yield _one_more(example)
-
-
-def with_other_masks(example: Any) -> Any:
-    """The example with masks that hide nothing, or the last entry where those of the example hide nothing."""
-
-    def changed(tensor: Tensor) -> Tensor:
-        if not is_mask(tensor):
-            return tensor
-        other = torch.ones_like(tensor)
-        if bool(tensor.all()) and tensor.shape[1] > 1:
-            other[:, -1] = 0
-        return other
-
-    return map_tensors(changed, example)
-
-
-def random_like(thing: Any, generator: torch.Generator) -> Any:
-    """Random numbers in place of floating-point tensors; everything else as it is."""
-
-    def draw(tensor: Tensor) -> Tensor:
-        if not tensor.is_floating_point():
-            return tensor
-        return torch.randn(tensor.shape, generator=generator, dtype=torch.float32).to(tensor)
-
-    return map_tensors(draw, thing)
-
-
-def _one_more(thing: Any) -> Any:
-    """Tensors with their first sample added at the end."""
-    return map_tensors(lambda tensor: torch.cat([tensor, tensor[:1]]) if tensor.dim() > 0 else tensor, thing)
-
-
-def _resized(thing: Any, divisor: int) -> Any:
-    """Images of about a quarter (4) or half (2) of each spatial size, or one pixel larger (1 and small images)."""
-
-    def new_size(size: int) -> int:
-        parts = [part for part, least in ((4, 8), (2, 2)) if part <= divisor and size > least]
-        return size // parts[0] + 1 if parts else size + 1
-
-    def resize(tensor: Tensor) -> Tensor:
-        if tensor.dim() < 3 or not tensor.is_floating_point():
-            return tensor
-        more = [new_size(size) - size for size in reversed(tensor.shape[2:])]
-        return F.pad(tensor, [n for by in more for n in (0, by)], value=0.5)
-
-    return map_tensors(resize, thing)

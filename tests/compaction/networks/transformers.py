@@ -28,6 +28,7 @@ class Attention(nn.Module):
         self.heads = self.groups * (draw.pick("times", [1, 2]) if self.how == "grouped" else 1)
         self.joint, self.causal = draw.pick("joint", [True, False]), draw.pick("causal", [True, False])
         self.rotary = draw.pick("rotary", [True, False]) and self.size % 2 == 0
+        self.scale = draw.pick("scale", ["number", "width", "attribute"])
         bias = draw.pick("bias", [True, False])
         inner, shared = self.heads * self.size, self.groups * self.size
         if self.how == "torch":
@@ -47,10 +48,23 @@ class Attention(nn.Module):
         out = self.whole.out_proj if self.how == "torch" else self.out
         dead = _dies(self.heads, generator).repeat_interleave(out.weight.shape[1] // self.heads)
         out.weight[:, dead] = 0
+        if self.how != "torch" and not self.rotary and bool(torch.rand(1, generator=generator) < 0.4):
+            self._die_within(generator)
         if self.how == "written" and not self.joint and bool(torch.rand(1, generator=generator) < 0.3):
             self.v.weight[dead] = 0
             if self.v.bias is not None:
                 self.v.bias[dead] = 0
+
+    def _die_within(self, generator: torch.Generator) -> None:
+        """Single channels of keys, and of what is read of a head, unevenly."""
+        inner, shared = self.heads * self.size, self.groups * self.size
+        keys = self.qkv if self.joint else self.k
+        dead = torch.rand(shared, generator=generator) < 0.5
+        rows = torch.arange(shared)[dead] + (inner if self.joint else 0)
+        keys.weight[rows] = 0
+        if keys.bias is not None:
+            keys.bias[rows] = 0
+        self.out.weight[:, torch.rand(inner, generator=generator) < 0.5] = 0
 
     def forward(self, x: Tensor) -> Tensor:
         mask = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool).triu(1) if self.causal else None
@@ -70,9 +84,12 @@ class Attention(nn.Module):
         shared = self.groups * self.size
         return self.qkv(x).split([self.heads * self.size, shared, shared], -1)
 
+    def _scale(self, q: Tensor) -> float:
+        return {"number": 0.5, "width": q.shape[-1] ** -0.5, "attribute": 1 / math.sqrt(self.size)}[self.scale]
+
     def _mixed(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
         if self.how == "written":
-            scores = q @ k.transpose(-2, -1) * 0.5
+            scores = q @ k.transpose(-2, -1) * self._scale(q)
             scores = scores if mask is None else scores.masked_fill(mask, float("-inf"))
             return scores.softmax(-1) @ v
         if self.how == "biased":

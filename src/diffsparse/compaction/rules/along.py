@@ -9,6 +9,7 @@ from diffsparse.compaction.rules.dimensions import agree_aligned
 from diffsparse.compaction.rules.grid import Grid, flattened, read
 from diffsparse.compaction.rules.layer import Layer
 from diffsparse.compaction.rules.layers import BatchNorm
+from diffsparse.compaction.rules.tracks import Tracks
 
 
 class Along(Rule):
@@ -50,6 +51,13 @@ class Along(Rule):
             return unite([source, out])
         apart = tuple(dim - len(out.shape) for dim in node.details[0])
         return pin(node.inputs[1:]) or agree_aligned([source, out], apart)
+
+    def tie(self, node: Node, tracks: Tracks) -> None:
+        source, out = node.inputs[0], node.output
+        if not {*(source.axes or ()), *(out.axes or ())}.isdisjoint(node.details[0]):
+            super().tie(node, tracks)
+        else:
+            tracks.tie(source, out)
 
     def follows(self, node: Node) -> bool:
         """Whether any width will do."""

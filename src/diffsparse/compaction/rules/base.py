@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from diffsparse.compaction.actions import TensorSlice
 from diffsparse.compaction.graph import Graph, Mask, Node, Value, every, some
+from diffsparse.compaction.rules.tracks import Tracks
 
 
 class Rule:
@@ -53,6 +54,10 @@ class Rule:
     def unify_widths(self, node: Node) -> bool:
         """Add to `keep` of inputs and outputs until they fit each other; whether anything changed."""
         return pin([*node.inputs, *node.outputs])
+
+    def tie(self, node: Node, tracks: Tracks) -> None:
+        """Say which channels of inputs and outputs are the same ones, or that their order matters."""
+        tracks.pin([*node.inputs, *node.outputs])
 
     def refusal(self, node: Node) -> str:
         """Why operands stay at full width, in words for the user; empty where they do not."""
@@ -115,6 +120,10 @@ class EachChannel(Rule):
 
     def unify_widths(self, node: Node) -> bool:
         return unite([node.inputs[0], node.output])
+
+    def tie(self, node: Node, tracks: Tracks) -> None:
+        tracks.pin(node.inputs[1:])
+        tracks.tie(node.inputs[0], node.output)
 
 
 def read_all(value: Value) -> None:

@@ -7,6 +7,7 @@ from diffsparse.compaction.graph import Graph, Mask, Node, Value, every
 from diffsparse.compaction.rules.base import Rule, takes_number
 from diffsparse.compaction.rules.dimensions import agree_aligned
 from diffsparse.compaction.rules.grid import Grid, axes_of, facts, flattened, read
+from diffsparse.compaction.rules.tracks import Tracks
 
 
 class Broadcast(Rule):
@@ -47,6 +48,13 @@ class Broadcast(Rule):
 
     def unify_widths(self, node: Node) -> bool:
         return agree_aligned([node.output, *node.inputs])
+
+    def tie(self, node: Node, tracks: Tracks) -> None:
+        # dimensions are the same ones counted from the last
+        labels = [list(range(len(value.shape)))[::-1] for value in (node.output, *node.inputs)]
+        for value, own in zip(node.inputs, labels[1:], strict=True):
+            if value.axes is not None:
+                tracks.tie_grids(node.output, labels[0], value, own)
 
     def refusal(self, node: Node) -> str:
         moving = [value for value in node.inputs if value.axes is not None and value.depends_on_input]

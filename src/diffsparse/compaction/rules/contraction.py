@@ -8,10 +8,11 @@ import numpy as np
 from torch import Tensor
 
 from diffsparse.compaction.actions import TensorSlice
-from diffsparse.compaction.graph import Graph, Mask, Node, Value, as_array, every, how_many, indices, some
+from diffsparse.compaction.graph import Graph, Mask, Node, Value, as_array, every, indices, some
 from diffsparse.compaction.rules.base import Rule, argument, pin, read_all, unite
-from diffsparse.compaction.rules.dimensions import agree_along, kept_along
+from diffsparse.compaction.rules.dimensions import agree_along, count_along
 from diffsparse.compaction.rules.grid import Grid, flattened, read
+from diffsparse.compaction.rules.tracks import Tracks
 
 Labels: TypeAlias = list[int]
 """One number per dimension of a tensor; equal numbers stand for the same index, as letters of einsum do."""
@@ -94,6 +95,20 @@ class Contraction(Rule):
             changed |= unite(values) if _follows(group, node) else agree_along(group)
         return changed
 
+    def tie(self, node: Node, tracks: Tracks) -> None:
+        product: Product = node.details
+        terms = [*zip(product.factors, product.labels, strict=True), (node.output, product.result)]
+        for label in sorted({label for _, own in terms for label in own}):
+            around = [(value, own) for value, own in terms if label in own]
+            tracked = [(v, own) for v, own in around if v.axes is not None and own.index(label) in v.axes]
+            for value, own in tracked:
+                # what is summed, or passed on from one factor, may have any order
+                (tracks.any_order if len(around) == 2 else tracks.in_order)(value, own.index(label))
+            if len(around) == len(tracked) == 2:
+                tracks.tie_grids(*tracked[0], *tracked[1])
+        if self.added(node):
+            tracks.pin([*self.added(node), node.output])
+
     def slices(self, node: Node, graph: Graph) -> dict[str, TensorSlice]:
         dims: dict[str, dict[int, list[int]]] = {}
         for group in _groups(node):
@@ -113,7 +128,7 @@ class Contraction(Rule):
         terms = [*zip(product.factors, product.labels, strict=True), (node.output, product.result)]
         sizes = {label: n for value, own in terms for label, n in zip(own, value.shape, strict=True) if n > 1}
         tracked = [(v, own, axis) for v, own in terms for axis in v.axes or () if v.shape[axis] > 1]
-        before, after = sizes, sizes | {own[axis]: how_many(kept_along(v, axis)) for v, own, axis in tracked}
+        before, after = sizes, sizes | {own[axis]: count_along(v, axis) for v, own, axis in tracked}
         if node.op != "einsum":
             return prod(before.values()), prod(after.values())
         # where nothing is added up, einsum multiplies entry by entry

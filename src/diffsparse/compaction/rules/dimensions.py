@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from diffsparse.compaction.graph import Mask, Shape, Value, some
+from diffsparse.compaction.graph import Mask, Shape, Value, how_many, some
 from diffsparse.compaction.rules.base import widen
 
 Place = tuple[Value, int]
@@ -18,6 +18,11 @@ def _others(value: Value, dim: int) -> Shape:
 def kept_along(value: Value, dim: int) -> Mask:
     """Which indices along one of its axes hold a channel that stays."""
     return np.asarray(value.keep.reshape(value.grid).any(_others(value, dim)))
+
+
+def count_along(value: Value, dim: int) -> int:
+    """How many indices along one of its axes stay."""
+    return how_many(kept_along(value, dim)) if value.widths is None else value.widths[dim]
 
 
 def keep_whole(value: Value) -> bool:
@@ -37,8 +42,9 @@ def keep_along(value: Value, dim: int, mask: Mask) -> bool:
         return False
     shape = [-1 if other == dim else 1 for other in range(len(value.shape))]
     rest = value.keep.reshape(value.grid).any(dim, keepdims=True)
-    # a tensor of which nothing stays yet has no other dimension to go by
-    rest = rest if rest.any() else np.ones_like(rest)
+    if not rest.any():
+        # a tensor of which nothing stays yet has no other dimension to go by: one index of each will do
+        rest.reshape(-1)[0] = True
     return widen(value, np.broadcast_to((own | mask).reshape(shape) & rest, value.grid).reshape(-1))
 
 
@@ -65,11 +71,16 @@ def agree_along(places: list[Place]) -> bool:
     return changed
 
 
-def agree_aligned(values: list[Value], apart: Shape = ()) -> bool:
-    """Keep the same indices along dimensions that are broadcast together; those in `apart`, from the end, are kept."""
+def agree_aligned(values: list[Value], apart: Shape = (), free: Shape = ()) -> bool:
+    """Keep the same indices along dimensions that are broadcast together.
+
+    Dimensions are counted from the end: those in `apart` are kept as a whole, those in `free` are left alone.
+    """
     changed = False
     for back in range(-max(len(value.shape) for value in values), 0):
         places = [(value, back + len(value.shape)) for value in values if back + len(value.shape) >= 0]
+        if back in free:
+            continue
         if back in apart:
             for value, dim in places:
                 if value.axes is not None and dim in value.axes:

@@ -1,12 +1,21 @@
 """Reshapes, splits and slices around heads: which indices may leave, and the sizes that a module then has to know."""
 
+from math import gcd
 from typing import Any
 
 import numpy as np
 
-from diffsparse.compaction.graph import Node, Value
-from diffsparse.compaction.rules.base import pin, widen
-from diffsparse.compaction.rules.dimensions import keep_all_along, keep_whole, widen_both
+from diffsparse.compaction.graph import Node, Value, how_many
+from diffsparse.compaction.rules.base import argument, pin
+from diffsparse.compaction.rules.dimensions import (
+    agree_along,
+    keep_all_along,
+    keep_along,
+    keep_whole,
+    kept_along,
+    widen_both,
+)
+from diffsparse.compaction.rules.groups import filled
 
 _RESHAPES = frozenset({"view", "reshape", "unflatten"})
 _PIECES = frozenset({"split", "chunk", "tensor_split"})
@@ -26,8 +35,7 @@ def follow_heads(node: Node, base: Value, numbers: Any) -> bool:
     changed |= keep_whole(source)
     for out in node.outputs:
         changed |= widen_both(base, out, out.taken_from[1]) or keep_whole(out)  # type: ignore[index]
-        if node.op in _RESHAPES and out.axes is not None and len(out.axes) > 1:
-            # what is within a head stays
+        if node.op in _RESHAPES and out.axes is not None and len(out.axes) > 1 and not node.within:
             changed |= keep_all_along(out, out.axes[-1])
     if node.op in _PIECES:
         return _pieces_alike(node) or changed
@@ -37,13 +45,20 @@ def follow_heads(node: Node, base: Value, numbers: Any) -> bool:
 
 
 def _pieces_alike(node: Node) -> bool:
-    """Pieces are cut at multiples of one width."""
+    """Pieces are cut at multiples of one width: they keep their proportions."""
     outs, changed = node.outputs, False
-    if any(out.axis is None or out.channels != outs[0].channels for out in outs):
+    dim = argument(node, 2, "dim", 0) % len(outs[0].shape)
+    if any(out.axes is None or dim not in out.axes for out in outs):
         return pin([*node.inputs, *outs])
-    together = np.logical_or.reduce([out.keep for out in outs])
-    for out in outs:
-        changed |= widen(out, together)
+    if len({out.shape for out in outs}) == 1:
+        return agree_along([(out, dim) for out in outs])
+    if not node.within:
+        return pin([*node.inputs, *outs])
+    kept = [kept_along(out, dim) for out in outs]
+    unit = gcd(*map(len, kept))
+    most = max(-(-how_many(mask) * unit // len(mask)) for mask in kept)
+    for out, mask in zip(outs, kept, strict=True):
+        changed |= keep_along(out, dim, filled(mask, most * len(mask) // unit))
     return changed
 
 

@@ -56,11 +56,13 @@ class Layer:
     pinned: bool = False
     """Whether anything else uses its weights, too."""
     borrows: bool = False
-    """Whether it is free although others use its weight: that stays whole, and the layer picks its part."""
+    """Whether it is free although others use its weight, which stays whole: the layer picks its part."""
     mapped_rows: Mask | None = None
     """Outputs that vary with the position only, where an expand can put them."""
     mapped_columns: Mask | None = None
     """Inputs whose whole effect is a map that can be added to the outputs."""
+    scale: np.ndarray[Any, np.dtype[np.float64]] | None = None
+    """What its outputs are multiplied by, if that is needed for scores to be as before."""
     ragged: bool = False
     """Whether its groups keep different sizes."""
     rows: Mask = NO_CHANNELS
@@ -106,11 +108,9 @@ class Layer:
 
     @staticmethod
     def _same_in_calls(values: list[Value]) -> Mask:
-        first = values[0]
         if any(value.axis is None for value in values):
             return np.zeros(max(value.channels for value in values), bool)
-        same = [value.fixed & (value.numbers == first.numbers) for value in values]
-        return np.asarray(np.logical_and.reduce(same))
+        return np.asarray(np.logical_and.reduce([v.fixed & (v.numbers == values[0].numbers) for v in values]))
 
     @property
     def names(self) -> dict[str, str]:

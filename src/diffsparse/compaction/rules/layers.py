@@ -14,6 +14,7 @@ from diffsparse.compaction.rules.base import Rule, argument, pin, unite
 from diffsparse.compaction.rules.groups import ragged_pays, regular
 from diffsparse.compaction.rules.layer import Layer, LayerRule
 from diffsparse.compaction.rules.merge import with_fewest_alike
+from diffsparse.compaction.rules.tracks import Tracks
 
 
 class Linear(LayerRule):
@@ -111,6 +112,13 @@ class Linear(LayerRule):
         changed = layer.agree() or changed
         layer.rows, layer.columns = out.keep, layer.present
         return changed
+
+    def tie(self, node: Node, tracks: Tracks) -> None:
+        # the order of inputs has nothing to do with that of outputs
+        layer: Layer = node.layer
+        if layer.twins or layer.groups > 1 or layer.given is not None:
+            super().tie(node, tracks)
+        tracks.pin(layer.vectors)
 
     def refusal(self, node: Node) -> str:
         if node.layer.computed and not node.layer.free:
@@ -215,6 +223,14 @@ class BatchNorm(LayerRule):
         changed = layer.agree() or changed
         layer.rows = layer.columns = out.keep
         return changed
+
+    def tie(self, node: Node, tracks: Tracks) -> None:
+        layer: Layer = node.layer
+        if layer.twins or layer.given is not None or layer.input.axis is None:
+            super().tie(node, tracks)
+            return
+        for value in (layer.input, *layer.vectors):
+            tracks.tie(node.output, value)
 
     def true_attributes(self, module: Any) -> dict[str, int]:
         like = module.running_mean if module.running_mean is not None else module.weight

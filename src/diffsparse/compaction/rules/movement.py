@@ -14,6 +14,7 @@ from diffsparse.compaction.rules.base import EachChannel, Rule, argument, pin, u
 from diffsparse.compaction.rules.dimensions import widen_both
 from diffsparse.compaction.rules.embedding import Lookup
 from diffsparse.compaction.rules.heads import follow_heads
+from diffsparse.compaction.rules.tracks import Tracks
 
 
 class Movement(Rule):
@@ -72,6 +73,16 @@ class Movement(Rule):
             return unite([base, node.output]) or changed
         return widen_both(base, node.output, channel) or changed
 
+    def tie(self, node: Node, tracks: Tracks) -> None:
+        base, numbers = _numbered(node.inputs[0])
+        if any(out.taken_from is None or out.taken_from[0] is not base for out in node.outputs):
+            super().tie(node, tracks)
+            return
+        tracks.pin(node.inputs[1:])
+        tracks.tie(node.inputs[0], base, among=numbers)
+        for out in node.outputs:
+            tracks.tie(out, base, among=out.taken_from[1])  # type: ignore[index]
+
     @staticmethod
     def _follows_any_width(node: Node) -> bool:
         if len(node.outputs) != 1 or node.rigid or node.op in _BY_POSITION or node.output.axis is None:
@@ -96,6 +107,14 @@ class Like(Movement):
         (source, other), out = node.inputs, node.output
         alike = out.axis is not None and other.axis == out.axis and other.channels == source.channels == out.channels
         return unite([source, out, other]) if alike and self._follows_any_width(node) else pin([source, other, out])
+
+    def tie(self, node: Node, tracks: Tracks) -> None:
+        (source, other), out = node.inputs, node.output
+        if other.axes is not None and other.channels == source.channels == out.channels:
+            tracks.tie(other, source)
+            tracks.tie(out, source)
+        else:
+            tracks.pin([source, other, out])
 
 
 def _moves_alike(node: Node, channel: Any) -> bool:

@@ -10,6 +10,7 @@ from diffsparse.compaction.graph import Graph, Mask, Node, Value, every, indices
 from diffsparse.compaction.rules.base import Rule, numbers_along, pin, read_all, takes_number, unite
 from diffsparse.compaction.rules.broadcast import Broadcast, trust_only_zeros
 from diffsparse.compaction.rules.movement import GivenBack, draws
+from diffsparse.compaction.rules.tracks import Tracks
 from diffsparse.compaction.rules.vectors import track_stored
 
 Operand: TypeAlias = tuple[Value, int | None]
@@ -116,6 +117,13 @@ class Pointwise(Rule):
             return pin([node.output, *node.inputs])
         changed = unite([node.output, *(v for v, dim in node.details if dim is not None and v.axis is not None)])
         return pin([v for v, dim in node.details if dim is None]) or changed
+
+    def tie(self, node: Node, tracks: Tracks) -> None:
+        for value, dim in node.details:
+            if dim is not None and value.axis is not None:
+                tracks.tie(node.output, value)
+            else:
+                tracks.pin([value])
 
     def slices(self, node: Node, graph: Graph) -> dict[str, TensorSlice]:
         if every(node.output.keep):
