@@ -8,8 +8,9 @@ import torch
 import diffsparse as ds
 from diffsparse.checkpoint import GateRecord, Header, TensorRecord
 from diffsparse.compaction import Plan
-from diffsparse.compaction.actions import Slice, TensorSlice
+from diffsparse.compaction.actions import Slice
 from diffsparse.compaction.plan import Kept
+from diffsparse.compaction.tensor_slice import TensorSlice
 
 PLAN = Plan(
     tensors={"a.weight": TensorSlice(dims={0: [0, 2]})},

@@ -6,7 +6,6 @@ import torch.nn.functional as F
 from torch import nn
 
 import diffsparse as ds
-from diffsparse.compaction.actions import slice_tensor
 from diffsparse.compaction.adaptors import (
     FILL,
     SELECT,
@@ -18,6 +17,7 @@ from diffsparse.compaction.adaptors import (
     expand_source,
     first_of_run,
 )
+from diffsparse.compaction.tensor_slice import slice_tensor
 from tests.compaction.nets import same
 from tests.compaction.tiny import OTHER, Tiny, X, tiny
 

@@ -5,11 +5,12 @@ import torch
 from torch import nn
 
 import diffsparse as ds
-from diffsparse.compaction.actions import Remove, TensorSlice, slice_tensor
+from diffsparse.compaction.actions import Remove
 from diffsparse.compaction.adaptors import FILL, Constant
 from diffsparse.compaction.apply import PlanTensors, write_plan_tensors
 from diffsparse.compaction.plan import Plan
 from diffsparse.compaction.stretch import ConstantMap
+from diffsparse.compaction.tensor_slice import TensorSlice, slice_tensor
 from tests.compaction.nets import same
 from tests.compaction.tiny import OTHER, X, complement, tiny
 

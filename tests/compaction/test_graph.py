@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from diffsparse.compaction.graph import Graph, Value, as_array, every, how_many, indices, some
+from diffsparse.compaction.graph import Graph, Value
 from tests.compaction.tiny import recorded
 
 
@@ -50,13 +50,6 @@ def test_modules_are_counted_by_their_calls() -> None:
     assert counts[relu] == 2
     assert counts[model[0]] == 1
     assert Graph([], [], [], {}).call_counts() == {}
-
-
-def test_masks() -> None:
-    mask = as_array(torch.tensor([0.0, -1.0, 2.0], dtype=torch.bfloat16)) != 0
-    assert mask.tolist() == [False, True, True]
-    assert (some(mask), every(mask), how_many(mask), indices(mask)) == (True, False, 2, [1, 2])
-    assert (some(mask[:1]), every(mask[1:])) == (False, True)
 
 
 def test_a_value_prints_what_it_is() -> None:

@@ -5,10 +5,11 @@ import torch
 from torch import Tensor, nn
 
 import diffsparse as ds
-from diffsparse.compaction.actions import EmitConstant, PassThrough, RaggedSlice, Remove, Slice, TensorSlice
+from diffsparse.compaction.actions import EmitConstant, PassThrough, RaggedSlice, Remove, Slice
 from diffsparse.compaction.materialise import materialise
 from diffsparse.compaction.plan import Plan
 from diffsparse.compaction.planner import make_plan
+from diffsparse.compaction.tensor_slice import TensorSlice
 from diffsparse.testing import zero_channels
 from tests.compaction.nets import same
 from tests.compaction.tiny import OTHER, Tiny, X, analysed, complement, tiny

@@ -12,8 +12,9 @@ from diffsparse.budget.exact import Exact
 from diffsparse.budget.limits import cost_numbers
 from diffsparse.budget.steering import Steering
 from diffsparse.compaction import Compacted
-from diffsparse.compaction.actions import Slice, TensorSlice
+from diffsparse.compaction.actions import Slice
 from diffsparse.compaction.adaptors import BEHIND, SelectInput, copy_adaptor_buffers
+from diffsparse.compaction.tensor_slice import TensorSlice
 from diffsparse.errors import SparsityError
 from diffsparse.example import Example
 from diffsparse.gates import GatedModule, named_gates

@@ -1,63 +1,17 @@
-"""What a plan does to a model: what stays of each tensor, and one class per action on a module."""
+"""What a plan does to the modules of a model: one class per action."""
 
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from functools import partial
-from typing import Annotated, Any, ClassVar, TypeAlias
+from typing import Any, ClassVar
 
-import torch
 from torch import Tensor, nn
 
 from diffsparse.compaction import adaptors
 from diffsparse.compaction.edit import ModelEdit, index_tensor
 from diffsparse.compaction.stretch import ConstantMap, MapSize, Stretch, note_shapes
-from diffsparse.errors import SparsityError, require_whole
+from diffsparse.compaction.tensor_slice import Count, Indices, Widths
 from diffsparse.module_tree import runs_in_order
 from diffsparse.plain import to_plain
-
-
-def _rising(where: str, indices: list[int]) -> None:
-    if indices != sorted(set(indices)) or any(index < 0 for index in indices[:1]):
-        raise SparsityError(f"{where} must be indices of at least 0 in rising order, got {indices!r:.50}")
-
-
-Count: TypeAlias = Annotated[int, partial(require_whole, low=0)]
-"""A number of channels, or a dimension."""
-Indices: TypeAlias = Annotated[list[int], _rising]
-"""Channels, in rising order."""
-Widths: TypeAlias = tuple[Count, Count]
-"""Channels before and after."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class TensorSlice:
-    """What stays of one parameter or buffer."""
-
-    dims: dict[Count, Indices]
-    """The indices that stay, by dimension."""
-    columns: list[Indices] | None = None
-    """For the weight of a grouped convolution: the inputs that stay in each group that stays."""
-    heights: list[Count] | None = None
-    """For groups of different sizes: how many outputs stay in each; columns are then padded with zeros."""
-    shape: list[Count] | None = None
-    """Shape before; None if unknown."""
-
-
-def slice_tensor(tensor: Tensor, kept: TensorSlice, index: Any = index_tensor) -> Tensor:
-    """What stays of `tensor`; `index` makes a tensor of indices for a device."""
-    for dim, chosen in kept.dims.items():
-        if kept.columns is None or dim == 0:
-            tensor = tensor.index_select(dim, index(chosen, tensor.device))
-    if kept.columns is None:
-        return tensor
-    heights = kept.heights or [len(tensor) // len(kept.columns)] * len(kept.columns)
-    widest = max(map(len, kept.columns))
-    picked = []
-    for block, columns in zip(torch.split_with_sizes(tensor, heights), kept.columns, strict=True):
-        taken = block.index_select(1, torch.tensor(columns, device=tensor.device))
-        missing = taken.new_zeros(len(taken), widest - len(columns), *taken.shape[2:])
-        picked.append(torch.cat([taken, missing], 1))
-    return torch.cat(picked)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,46 +75,49 @@ class PassThrough(Action):
 
 
 @dataclass(frozen=True, kw_only=True)
-class EmitConstant(Action):
-    """The layer emits one number per channel, at any input size."""
+class Emit(Action):
+    """What the module emits does not depend on the contents of its input."""
 
-    tag: ClassVar = "constant"
     drops_module: ClassVar = True
 
     outputs: Widths
-    dim: int
-    """Where channels lie, counted from the end."""
-    window: list[list[Count]] | None = None
-    """How the layer changed spatial sizes; None if it did not."""
-    transposed: bool = False
-    """Whether it was a transposed convolution."""
     read_only: bool = False
     """Whether nobody writes to the output or holds it, so that one tensor serves all passes."""
-
-    def apply(self, edit: ModelEdit, name: str) -> None:
-        constant = adaptors.Constant(self.outputs[1], self.dim, self.window, self.transposed, self.read_only)
-        edit.replace(name, constant.to(edit.sample(name)))
 
     def __str__(self) -> str:
         return f"out {self.outputs[0]} -> {self.outputs[1]}, {self.tag}"
 
 
 @dataclass(frozen=True, kw_only=True)
-class EmitMap(Action):
+class EmitConstant(Emit):
+    """The layer emits one number per channel, at any input size."""
+
+    tag: ClassVar = "constant"
+
+    dim: int
+    """Where channels lie, counted from the end."""
+    window: list[list[Count]] | None = None
+    """How the layer changed spatial sizes; None if it did not."""
+    transposed: bool = False
+    """Whether it was a transposed convolution."""
+
+    def apply(self, edit: ModelEdit, name: str) -> None:
+        constant = adaptors.Constant(self.outputs[1], self.dim, self.window, self.transposed, self.read_only)
+        edit.replace(name, constant.to(edit.sample(name)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class EmitMap(Emit):
     """The module emits a map that varies with the position, at any input size."""
 
     tag: ClassVar = "map"
-    drops_module: ClassVar = True
 
-    outputs: Widths
     shape: list[Count]
     """Shape of the table from which the map is made."""
     stretches: list[Stretch | None]
     """How each dimension of the table is stretched; None for one that stays as it is."""
     sizes_of: str | None = None
     """A module around this one whose input tells the sizes; None for the module itself."""
-    read_only: bool = False
-    """Whether nobody writes to the output or holds it, so that one tensor serves all passes."""
 
     def apply(self, edit: ModelEdit, name: str) -> None:
         note = None if self.sizes_of is None else note_shapes(edit.modules[self.sizes_of])
@@ -168,9 +125,6 @@ class EmitMap(Action):
 
     def within(self, name: str) -> "Action":
         return self if self.sizes_of is None else replace(self, sizes_of=f"{name}.{self.sizes_of}".rstrip("."))
-
-    def __str__(self) -> str:
-        return f"out {self.outputs[0]} -> {self.outputs[1]}, {self.tag}"
 
 
 @dataclass(frozen=True, kw_only=True)

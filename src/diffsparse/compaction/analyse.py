@@ -12,8 +12,9 @@ from diffsparse.compaction.bake import BAKED, hooks_only_compute_weights
 from diffsparse.compaction.borrowed import may_borrow
 from diffsparse.compaction.channel_maps import channel_maps_of
 from diffsparse.compaction.constants import constants_of
-from diffsparse.compaction.graph import Call, Graph, Mask, Node, Value, every, read_counts, some
+from diffsparse.compaction.graph import Call, Graph, Node, Value, read_counts
 from diffsparse.compaction.head_order import live_in_front
+from diffsparse.compaction.masks import Mask, every, some
 from diffsparse.compaction.rules.base import EachChannel, Rule, is_one_of, pin, read_all
 from diffsparse.compaction.rules.dimensions import keep_whole
 from diffsparse.compaction.rules.layer import Layer

@@ -6,13 +6,13 @@ from typing import Any, TypeVar, cast
 import torch
 from torch import Tensor, nn
 
-from diffsparse.compaction.actions import slice_tensor
 from diffsparse.compaction.adaptors import ADDED, FILL
 from diffsparse.compaction.bake import baked
 from diffsparse.compaction.edit import ModelEdit
 from diffsparse.compaction.materialise import check_model, materialise
 from diffsparse.compaction.plan import Plan
 from diffsparse.compaction.rules import true_attributes
+from diffsparse.compaction.tensor_slice import slice_tensor
 from diffsparse.errors import SparsityError
 from diffsparse.module_tree import lies_in, modules_by_name, tensors_by_name
 

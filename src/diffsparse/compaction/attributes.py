@@ -5,7 +5,8 @@ from itertools import chain
 from typing import Any
 
 from diffsparse.compaction.actions import SetSizes
-from diffsparse.compaction.graph import Mask, Node, Value, how_many
+from diffsparse.compaction.graph import Node, Value
+from diffsparse.compaction.masks import Mask, how_many
 from diffsparse.compaction.rules import true_attributes
 from diffsparse.compaction.rules.base import argument
 from diffsparse.compaction.rules.dimensions import count_along, keep_along, kept_along

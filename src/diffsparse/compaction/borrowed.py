@@ -6,10 +6,12 @@ from typing import Any, ClassVar
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from diffsparse.compaction.actions import Indices, Slice
+from diffsparse.compaction.actions import Slice
 from diffsparse.compaction.edit import ModelEdit
-from diffsparse.compaction.graph import NO_CHANNELS, Graph, Node, how_many
+from diffsparse.compaction.graph import Graph, Node
+from diffsparse.compaction.masks import NO_CHANNELS, how_many
 from diffsparse.compaction.rules.layer import Layer
+from diffsparse.compaction.tensor_slice import Indices
 
 LEAST_GAIN = 8
 """To pick a part of a weight takes time at each call; it pays if at least one of so many inputs is dead."""

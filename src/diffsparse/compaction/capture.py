@@ -14,8 +14,9 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.hooks import RemovableHandle
 
 from diffsparse.compaction.doubt import Doubts
-from diffsparse.compaction.graph import Call, Graph, Node, Value, single_number
+from diffsparse.compaction.graph import Call, Graph, Node, Value
 from diffsparse.compaction.insight import can_look_into, inside, scripted_functions_as_written
+from diffsparse.compaction.masks import single_number
 from diffsparse.compaction.rules import OPAQUE, describe
 from diffsparse.compaction.rules.base import numbers_in, takes_number
 from diffsparse.compaction.spelling import is_in_place, spelling

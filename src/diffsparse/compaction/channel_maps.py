@@ -9,7 +9,8 @@ from torch import Tensor
 
 from diffsparse.compaction.constants import LARGEST, constants_of
 from diffsparse.compaction.evaluate import HANDLERS, evaluate
-from diffsparse.compaction.graph import Call, Graph, Mask, Node, Value, every, some
+from diffsparse.compaction.graph import Call, Graph, Node, Value
+from diffsparse.compaction.masks import Mask, every, some
 from diffsparse.compaction.patterns import Pattern
 from diffsparse.compaction.rules.layer import Layer
 from diffsparse.compaction.rules.pointwise import Pointwise

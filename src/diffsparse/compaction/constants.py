@@ -4,7 +4,8 @@ from functools import cached_property
 from typing import TypeAlias
 
 from diffsparse.compaction.evaluate import HANDLERS, evaluate
-from diffsparse.compaction.graph import Call, Graph, Node, Value, every
+from diffsparse.compaction.graph import Call, Graph, Node, Value
+from diffsparse.compaction.masks import every
 from diffsparse.compaction.patterns import Pattern, of_channels, of_entries
 from diffsparse.compaction.positions import Size
 from diffsparse.compaction.sizes import Sizes, SizeTable, width_dim

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from diffsparse.compaction.graph import Graph, Node, Value, some
+from diffsparse.compaction.graph import Graph, Node, Value
+from diffsparse.compaction.masks import some
 
 
 class Places:

@@ -10,7 +10,8 @@ from diffsparse.compaction import actions
 from diffsparse.compaction.actions import Action, Slice
 from diffsparse.compaction.analyse import Analysis
 from diffsparse.compaction.apply import PlanTensors
-from diffsparse.compaction.graph import Graph, how_many, read_counts, some
+from diffsparse.compaction.graph import Graph, read_counts
+from diffsparse.compaction.masks import how_many, some
 from diffsparse.compaction.rules.layer import Layer
 from diffsparse.module_tree import lies_in
 

@@ -7,19 +7,18 @@ from math import prod
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
-import torch
 from torch import Tensor, nn
 
+from diffsparse.compaction.masks import NO_CHANNELS, Mask, as_array, every, some
 from diffsparse.module_tree import modules_by_name, tensors_by_name
 
 if TYPE_CHECKING:
     from diffsparse.compaction.channel_maps import ChannelMaps
     from diffsparse.compaction.constants import Constants
 
-Mask: TypeAlias = np.ndarray[Any, np.dtype[np.bool_]]
 Shape: TypeAlias = tuple[int, ...]
 
-NO_CHANNELS, _NO_NUMBERS = np.zeros(0, bool), np.zeros(0)
+_NO_NUMBERS = np.zeros(0)
 
 
 class Value:
@@ -272,35 +271,3 @@ def is_constant(value: Value) -> bool:
 def read_counts(nodes: Iterable[Node], results: Iterable[Value]) -> Counter[int]:
     """How often each value, by its `id`, is read by one of the nodes or returned."""
     return Counter(id(value) for value in [*(v for node in nodes for v in node.inputs), *results])
-
-
-def some(mask: Mask) -> bool:
-    """Whether any channel is chosen; this and the next two are much faster than numpy, and called often."""
-    return 1 in mask.tobytes()
-
-
-def every(mask: Mask) -> bool:
-    return 0 not in mask.tobytes()
-
-
-def how_many(mask: Mask) -> int:
-    return mask.tobytes().count(1)
-
-
-def without(mask: Mask, others: Mask | None) -> Mask:
-    """The mask without the channels of another one, if there is one."""
-    return mask if others is None else mask & ~others
-
-
-def indices(mask: Mask) -> list[int]:
-    return mask.nonzero()[0].tolist()
-
-
-def single_number(tensor: Tensor) -> float | None:
-    """What a tensor of one number holds."""
-    return float(tensor.detach()) if tensor.numel() == 1 and tensor.is_floating_point() else None
-
-
-def as_array(tensor: Tensor) -> np.ndarray[Any, Any]:
-    """The tensor for numpy, which does not know bfloat16; memory is shared where possible."""
-    return np.asarray((tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy(force=True))

@@ -11,7 +11,8 @@ from contextlib import contextmanager
 
 import numpy as np
 
-from diffsparse.compaction.graph import Mask, Node, Value
+from diffsparse.compaction.graph import Node, Value
+from diffsparse.compaction.masks import Mask
 from diffsparse.compaction.rules.dimensions import count_along
 from diffsparse.compaction.rules.tracks import Channels, Tracks
 

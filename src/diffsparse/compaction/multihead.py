@@ -7,11 +7,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from diffsparse.compaction.actions import TensorSlice
-from diffsparse.compaction.graph import Call, Graph, Mask, Node, every, how_many, indices
+from diffsparse.compaction.graph import Call, Graph, Node
+from diffsparse.compaction.masks import Mask, every, how_many, indices
 from diffsparse.compaction.rules.layer import Layer
 from diffsparse.compaction.rules.layers import Linear
 from diffsparse.compaction.slim_attention import CutHeads, SlimAttention
+from diffsparse.compaction.tensor_slice import TensorSlice
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,10 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from diffsparse.compaction.actions import Slice, TensorSlice, slice_tensor
+from diffsparse.compaction.actions import Slice
 from diffsparse.compaction.materialise import check_model, parameter_sources
 from diffsparse.compaction.pipeline import Compacted
+from diffsparse.compaction.tensor_slice import TensorSlice, slice_tensor
 from diffsparse.errors import SparsityError, SparsityWarning
 from diffsparse.gates import Source
 from diffsparse.gating import warn_of_idle_gates

@@ -5,9 +5,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from diffsparse.compaction import actions
-from diffsparse.compaction.actions import Action, Count, TensorSlice
+from diffsparse.compaction.actions import Action
 from diffsparse.compaction.borrowed import BorrowedSlice
 from diffsparse.compaction.slim_attention import CutHeads
+from diffsparse.compaction.tensor_slice import Count, TensorSlice
 from diffsparse.errors import SparsityError, require_whole
 from diffsparse.plain import from_plain, to_plain
 

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from diffsparse.compaction import actions
-from diffsparse.compaction.actions import Action, Slice, TensorSlice, slice_tensor
+from diffsparse.compaction.actions import Action, Slice
 from diffsparse.compaction.analyse import Analysis
 from diffsparse.compaction.apply import PlanTensors
 from diffsparse.compaction.attributes import changed_sizes
@@ -13,7 +13,8 @@ from diffsparse.compaction.bake import ordinary_form
 from diffsparse.compaction.borrowed import BorrowedSlice
 from diffsparse.compaction.constants import Path
 from diffsparse.compaction.folding import fold_batch_norms
-from diffsparse.compaction.graph import Call, Mask, Node, every, how_many, indices, some
+from diffsparse.compaction.graph import Call, Node
+from diffsparse.compaction.masks import Mask, every, how_many, indices, some
 from diffsparse.compaction.multihead import find_multihead
 from diffsparse.compaction.patterns import Pattern
 from diffsparse.compaction.plan import Kept, Plan
@@ -22,6 +23,7 @@ from diffsparse.compaction.rules.layer import Layer
 from diffsparse.compaction.rules.merge import fold_into_bias, merged_constants
 from diffsparse.compaction.rules.vectors import is_stored
 from diffsparse.compaction.stretch import MapSize, Stretch
+from diffsparse.compaction.tensor_slice import TensorSlice, slice_tensor
 from diffsparse.module_tree import lies_in, runs_in_order
 
 

@@ -13,7 +13,8 @@ import numpy as np
 
 from diffsparse.compaction.analyse import Analysis
 from diffsparse.compaction.doubt import Places
-from diffsparse.compaction.graph import Graph, Mask, Node, Value
+from diffsparse.compaction.graph import Graph, Node, Value
+from diffsparse.compaction.masks import Mask
 from diffsparse.compaction.numbers_used import Numbers
 from diffsparse.compaction.rules.attention import Attention
 from diffsparse.compaction.rules.base import argument, numbers_in, takes_number

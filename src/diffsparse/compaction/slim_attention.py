@@ -8,8 +8,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from diffsparse.compaction.actions import Action, Indices, Widths
+from diffsparse.compaction.actions import Action
 from diffsparse.compaction.edit import ModelEdit
+from diffsparse.compaction.tensor_slice import Indices, Widths
 
 _HEADS, _SELECT = "head_index", ("select_query", "select_key", "select_value")
 

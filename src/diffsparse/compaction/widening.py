@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from diffsparse.compaction.graph import Mask, Value, how_many, some, without
+from diffsparse.compaction.graph import Value
+from diffsparse.compaction.masks import Mask, how_many, some, without
 from diffsparse.compaction.rules.base import widen
 from diffsparse.compaction.rules.groups import filled
 from diffsparse.compaction.rules.layer import Layer

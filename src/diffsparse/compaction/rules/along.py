@@ -3,7 +3,8 @@
 import numpy as np
 from torch import Tensor
 
-from diffsparse.compaction.graph import Graph, Node, Shape, Value, as_array, some
+from diffsparse.compaction.graph import Graph, Node, Shape, Value
+from diffsparse.compaction.masks import as_array, some
 from diffsparse.compaction.rules.base import EachChannel, Rule, argument, pin, read_all, unite
 from diffsparse.compaction.rules.dimensions import agree_aligned
 from diffsparse.compaction.rules.grid import Grid, flattened, read

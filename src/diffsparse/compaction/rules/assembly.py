@@ -6,7 +6,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from diffsparse.compaction.graph import Graph, Mask, Node, Shape, Value
+from diffsparse.compaction.graph import Graph, Node, Shape, Value
+from diffsparse.compaction.masks import Mask
 from diffsparse.compaction.rules.base import Rule, argument, pin, unite
 from diffsparse.compaction.rules.dimensions import agree_aligned
 

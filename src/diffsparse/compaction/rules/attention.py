@@ -5,7 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from diffsparse.compaction.graph import Graph, Mask, Node, Shape, Value, some
+from diffsparse.compaction.graph import Graph, Node, Shape, Value
+from diffsparse.compaction.masks import Mask, some
 from diffsparse.compaction.rules.base import Rule, argument, pin
 from diffsparse.compaction.rules.dimensions import agree_aligned, agree_along, count_along, keep_along, kept_along
 from diffsparse.compaction.rules.grid import Grid, flattened, read

@@ -6,9 +6,10 @@ from typing import Any, ClassVar
 import numpy as np
 from torch import Tensor, nn
 
-from diffsparse.compaction.actions import TensorSlice
-from diffsparse.compaction.graph import Graph, Mask, Node, Value, every, some
+from diffsparse.compaction.graph import Graph, Node, Value
+from diffsparse.compaction.masks import Mask, every, some
 from diffsparse.compaction.rules.tracks import Tracks
+from diffsparse.compaction.tensor_slice import TensorSlice
 
 
 class Rule:

@@ -3,7 +3,8 @@
 import numpy as np
 from torch import Tensor
 
-from diffsparse.compaction.graph import Graph, Mask, Node, Value, every
+from diffsparse.compaction.graph import Graph, Node, Value
+from diffsparse.compaction.masks import Mask, every
 from diffsparse.compaction.rules.base import Rule, takes_number
 from diffsparse.compaction.rules.dimensions import agree_aligned
 from diffsparse.compaction.rules.grid import Grid, axes_of, facts, flattened, read

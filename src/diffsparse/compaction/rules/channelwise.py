@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from diffsparse.compaction.graph import Graph, Mask, Node
+from diffsparse.compaction.graph import Graph, Node
+from diffsparse.compaction.masks import Mask
 from diffsparse.compaction.rules.base import Rule, argument, pin, read_all, unite, widen
 from diffsparse.compaction.rules.pointwise import POINTWISE
 from diffsparse.compaction.rules.reduction import ReduceAxes

@@ -7,12 +7,13 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from torch import Tensor
 
-from diffsparse.compaction.actions import TensorSlice
-from diffsparse.compaction.graph import Graph, Mask, Node, Value, as_array, every, indices, some
+from diffsparse.compaction.graph import Graph, Node, Value
+from diffsparse.compaction.masks import Mask, as_array, every, indices, some
 from diffsparse.compaction.rules.base import Rule, argument, pin, read_all, unite
 from diffsparse.compaction.rules.dimensions import agree_along, count_along
 from diffsparse.compaction.rules.grid import Grid, flattened, read
 from diffsparse.compaction.rules.tracks import Tracks
+from diffsparse.compaction.tensor_slice import TensorSlice
 
 Labels: TypeAlias = list[int]
 """One number per dimension of a tensor; equal numbers stand for the same index, as letters of einsum do."""

@@ -4,7 +4,8 @@ from typing import Any
 
 import numpy as np
 
-from diffsparse.compaction.graph import Mask, Shape, Value, how_many, some
+from diffsparse.compaction.graph import Shape, Value
+from diffsparse.compaction.masks import Mask, how_many, some
 from diffsparse.compaction.rules.base import widen
 
 Place = tuple[Value, int]

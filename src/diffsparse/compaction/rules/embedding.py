@@ -4,10 +4,11 @@ from typing import Any, ClassVar
 
 from torch import nn
 
-from diffsparse.compaction.actions import TensorSlice
-from diffsparse.compaction.graph import NO_CHANNELS, Graph, Node, Value, every, indices, some
+from diffsparse.compaction.graph import Graph, Node, Value
+from diffsparse.compaction.masks import NO_CHANNELS, every, indices, some
 from diffsparse.compaction.rules.base import Rule, argument, numbers_along, read_all
 from diffsparse.compaction.rules.layer import Layer, LayerRule
+from diffsparse.compaction.tensor_slice import TensorSlice
 
 
 class Embedding(LayerRule):

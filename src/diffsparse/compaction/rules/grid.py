@@ -4,7 +4,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from diffsparse.compaction.graph import Graph, Mask, Shape, Value, as_array
+from diffsparse.compaction.graph import Graph, Shape, Value
+from diffsparse.compaction.masks import Mask, as_array
 
 Grid: TypeAlias = np.ndarray[Any, np.dtype[np.bool_]]
 """A mask with one dimension per dimension of a tensor, of size 1 where nothing differs; aligned at the last."""

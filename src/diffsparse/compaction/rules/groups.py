@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from diffsparse.compaction.graph import Mask
+from diffsparse.compaction.masks import Mask
 
 # Groups of different sizes run one by one, which pays only for a few groups and a real saving.
 MOST_RAGGED_GROUPS, RAGGED_GAIN = 8, 1.1

@@ -5,7 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from diffsparse.compaction.graph import Node, Value, how_many
+from diffsparse.compaction.graph import Node, Value
+from diffsparse.compaction.masks import how_many
 from diffsparse.compaction.rules.base import argument, pin
 from diffsparse.compaction.rules.dimensions import (
     agree_along,

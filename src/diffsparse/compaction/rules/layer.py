@@ -7,10 +7,11 @@ from typing import Any, ClassVar
 import numpy as np
 from torch import Tensor
 
-from diffsparse.compaction.actions import TensorSlice
-from diffsparse.compaction.graph import NO_CHANNELS, Call, Graph, Mask, Node, Value, every, indices, some, without
+from diffsparse.compaction.graph import Call, Graph, Node, Value
+from diffsparse.compaction.masks import NO_CHANNELS, Mask, every, indices, some, without
 from diffsparse.compaction.rules.base import Rule, argument, pin, read_all, unite, widen
 from diffsparse.compaction.rules.grid import merged, read
+from diffsparse.compaction.tensor_slice import TensorSlice
 
 
 class Layer:

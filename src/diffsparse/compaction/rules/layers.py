@@ -9,7 +9,8 @@ from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 
-from diffsparse.compaction.graph import Graph, Mask, Node, as_array, every, some, without
+from diffsparse.compaction.graph import Graph, Node
+from diffsparse.compaction.masks import Mask, as_array, every, some, without
 from diffsparse.compaction.rules.base import Rule, argument, pin, unite
 from diffsparse.compaction.rules.groups import ragged_pays, regular
 from diffsparse.compaction.rules.layer import Layer, LayerRule

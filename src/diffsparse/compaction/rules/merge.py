@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from diffsparse.compaction.graph import Mask, how_many, some, without
+from diffsparse.compaction.masks import Mask, how_many, some, without
 from diffsparse.compaction.rules.layer import Layer
 
 _ROUNDING = 1e-12

@@ -8,7 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from diffsparse.compaction.graph import Graph, Mask, Node, Shape, Value
+from diffsparse.compaction.graph import Graph, Node, Shape, Value
+from diffsparse.compaction.masks import Mask
 from diffsparse.compaction.rules.assembly import Joined
 from diffsparse.compaction.rules.base import EachChannel, Rule, argument, pin, unite, widen
 from diffsparse.compaction.rules.dimensions import widen_both

@@ -5,13 +5,14 @@ from typing import Any, ClassVar, TypeAlias
 import numpy as np
 from torch import Tensor, nn
 
-from diffsparse.compaction.actions import TensorSlice
-from diffsparse.compaction.graph import Graph, Mask, Node, Value, every, indices, single_number
+from diffsparse.compaction.graph import Graph, Node, Value
+from diffsparse.compaction.masks import Mask, every, indices, single_number
 from diffsparse.compaction.rules.base import Rule, numbers_along, pin, read_all, takes_number, unite
 from diffsparse.compaction.rules.broadcast import Broadcast, trust_only_zeros
 from diffsparse.compaction.rules.movement import GivenBack, draws
 from diffsparse.compaction.rules.tracks import Tracks
 from diffsparse.compaction.rules.vectors import track_stored
+from diffsparse.compaction.tensor_slice import TensorSlice
 
 Operand: TypeAlias = tuple[Value, int | None]
 """A tensor, and its dimension along the channels of the result; None if it is broadcast over them."""

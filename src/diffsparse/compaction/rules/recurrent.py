@@ -6,10 +6,11 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-from diffsparse.compaction.actions import TensorSlice
-from diffsparse.compaction.graph import Call, Graph, Node, Value, every, indices
+from diffsparse.compaction.graph import Call, Graph, Node, Value
+from diffsparse.compaction.masks import every, indices
 from diffsparse.compaction.rules.base import Rule, pin
 from diffsparse.compaction.rules.layer import Layer, LayerRule
+from diffsparse.compaction.tensor_slice import TensorSlice
 
 
 class Recurrent(LayerRule):

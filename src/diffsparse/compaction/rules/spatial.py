@@ -5,7 +5,8 @@ from typing import ClassVar
 import numpy as np
 from torch import Tensor
 
-from diffsparse.compaction.graph import Graph, Mask, Node, Value
+from diffsparse.compaction.graph import Graph, Node, Value
+from diffsparse.compaction.masks import Mask
 from diffsparse.compaction.rules.assembly import Padded
 from diffsparse.compaction.rules.base import EachChannel, Rule, argument, read_all
 from diffsparse.compaction.rules.reduction import ReduceAxes, SumAxes
