@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_map
 from diffsparse.errors import SparsityError
 from diffsparse.example import Example
 
-QUIET = {"torch.onnx._internal.exporter": logging.ERROR, "onnxscript.version_converter": logging.CRITICAL}
+QUIET = {"torch.onnx._internal.exporter": logging.ERROR, "onnxscript": logging.CRITICAL}
 """Loggers of the exporter, each with the level from which on it is heard."""
 
 
