@@ -8,6 +8,7 @@ small all count; making the budget is listed on its own. Writes benchmarks/resul
 """
 
 import argparse
+import json
 import statistics
 import time
 from collections.abc import Iterator
@@ -16,7 +17,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from harness import keep_memory, write_record
+from harness import RESULTS, keep_memory, write_record
 from torch import Tensor, nn
 
 import diffsparse as ds
@@ -129,13 +130,16 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=400)
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--only-looks", action="store_true")
+    parser.add_argument("--only-looks", action="store_true", help="keep the rest of the record")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
-    record: dict[str, Any] = {"kept_memory": keep_memory(), "threads": options.threads, "look": look_times()}
+    path = RESULTS / "budget_cost.json"
+    record: dict[str, Any] = json.loads(path.read_text()) if options.only_looks and path.exists() else {}
+    record |= {"kept_memory": keep_memory(), "threads": options.threads, "look": look_times()}
     for name, value in record["look"].items():
         print(f"look: {name} {value:.1f}")
     if options.only_looks:
+        write_record("budget_cost", record)
         return
     record |= {"steps": options.steps, "batch": options.batch}
     record["training"] = training(options.data_root, options.steps, options.batch)

@@ -62,7 +62,8 @@ def row(kind: str, batch: int, args: argparse.Namespace) -> dict[str, Any]:
         "onnx, small": onnx_run(small.model, example, tokens),
     }
     times = interleaved_times(calls, args.rounds)
-    found: dict[str, Any] = {"network": kind, "batch": batch, "mac_reduction": reduction}
+    threads = torch.get_num_threads()
+    found: dict[str, Any] = {"network": kind, "batch": batch, "threads": threads, "mac_reduction": reduction}
     found["median_seconds"] = {name: statistics.median(seconds) for name, seconds in times.items()}
     for runtime in ("torch", "onnx"):
         speed_up = median_ratio(times, f"{runtime}, whole", f"{runtime}, small")
@@ -70,7 +71,7 @@ def row(kind: str, batch: int, args: argparse.Namespace) -> dict[str, Any]:
     words = ", ".join(
         f"{r} {found[r]['speed_up']:.2f}x ({found[r]['over_mac_reduction']:.2f})" for r in ("torch", "onnx")
     )
-    print(f"{kind}, batch {batch}: MACs / {reduction:.2f}; faster by (over MAC reduction) {words}", flush=True)
+    print(f"{kind}, batch {batch}, {threads} threads: MACs / {reduction:.2f}; faster by (over MAC reduction) {words}", flush=True)
     return found
 
 
@@ -78,6 +79,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--networks", nargs="*", default=["bert", "gpt"], choices=["bert", "gpt"])
     parser.add_argument("--batches", nargs="*", type=int, default=[1, 32])
+    parser.add_argument("--threads", nargs="*", type=int, default=[1, 2])
     parser.add_argument("--layers", type=int, default=6)
     parser.add_argument("--width", type=int, default=256)
     parser.add_argument("--length", type=int, default=64)
@@ -85,7 +87,10 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=30)
     args = parser.parse_args()
     keeps = keep_memory()
-    rows = [row(kind, batch, args) for kind in args.networks for batch in args.batches]
+    rows = []
+    for threads in args.threads:
+        torch.set_num_threads(threads)
+        rows += [row(kind, batch, args) for kind in args.networks for batch in args.batches]
     results = {"config": vars(args), "keeps_memory": keeps, "rows": rows, "target": {"over_mac_reduction": TARGET}}
     print(f"written to {write_record('transformer_speed', results).name}")
 
