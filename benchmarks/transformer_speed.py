@@ -71,7 +71,10 @@ def row(kind: str, batch: int, args: argparse.Namespace) -> dict[str, Any]:
     words = ", ".join(
         f"{r} {found[r]['speed_up']:.2f}x ({found[r]['over_mac_reduction']:.2f})" for r in ("torch", "onnx")
     )
-    print(f"{kind}, batch {batch}, {threads} threads: MACs / {reduction:.2f}; faster by (over MAC reduction) {words}", flush=True)
+    print(
+        f"{kind}, batch {batch}, {threads} threads: MACs / {reduction:.2f}; faster by (over MAC reduction) {words}",
+        flush=True,
+    )
     return found
 
 

@@ -209,12 +209,13 @@ def jobs(methods: list[str], budgets: Sequence[float], seeds: Sequence[int]) -> 
 METHODS = ["plain", "budget", SCRATCH, "uniform, from scratch", *PEERS]
 
 
-def summarise(comparison: Comparison) -> None:
+def summarise(comparison: Comparison, latency: bool) -> None:
     """Write the results from the runs there are, and print them."""
     runs = read_runs(comparison.folder, comparison.name)
-    add_latency(comparison.folder, runs, comparison.images.test[:64])
+    if latency:
+        add_latency(comparison.folder, runs, comparison.images.test[:64])
     rows = rows_of(runs)
-    setting = asdict(comparison.setting) | {"network": str(comparison.setting.network), "cut_at": CUT_AT}
+    setting = asdict(comparison.setting) | {"network": type(comparison.fresh(0)).__name__, "cut_at": CUT_AT}
     _write_json(RESULTS / f"budget-{comparison.name}.json", {"setting": setting, "rows": rows, "runs": runs})
     print(markdown(rows))
 
@@ -227,6 +228,9 @@ def main() -> None:
     parser.add_argument("--runs", type=Path, default=Path("runs"))
     parser.add_argument("--methods", nargs="*", default=METHODS)
     parser.add_argument("--summary", action="store_true", help="write the results of the runs there are")
+    parser.add_argument(
+        "--latency", action="store_true", help="with --summary: time the networks, of runs of this version"
+    )
     parser.add_argument("--budgets", nargs="*", type=float)
     parser.add_argument("--seeds", nargs="*", type=int)
     options = parser.parse_args()
@@ -234,7 +238,7 @@ def main() -> None:
     warnings.simplefilter("ignore")
     comparison = Comparison(options.setting, options.data_root, options.runs)
     if options.summary:
-        summarise(comparison)
+        summarise(comparison, options.latency)
         return
     seeds, budgets = options.seeds or range(comparison.setting.seeds), options.budgets or comparison.setting.budgets
     for job in jobs(options.methods, budgets, seeds):
