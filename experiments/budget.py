@@ -47,6 +47,8 @@ OURS = {
     "budget, start=0.5, due=0.3": Variant(start=0.5, options={"due": 0.3}),
     "budget, due=0.3": Variant(options={"due": 0.3}),
     "budget, due=0.2": Variant(options={"due": 0.2}),
+    "budget, due=0.6": Variant(options={"due": 0.6}),
+    "budget, due=0.7": Variant(options={"due": 0.7}),
     "budget, no pressure": Variant(options={"strength": 0.0}),
     "budget, unweighted": Variant(options={"weighted": False}),
     "budget, three shrinks": Variant(options={"shrinks": 3}),
