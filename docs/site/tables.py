@@ -25,7 +25,11 @@ PEERS = {
 GUIDE = {
     "plain": "plain, whole network",
     "budget": "budget",
+    "budget, due=0.2": "budget, `due=0.2`",
     "budget, due=0.3": "budget, `due=0.3`",
+    "budget, due=0.6": "budget, `due=0.6`",
+    "budget, due=0.7": "budget, `due=0.7`",
+    "budget, start=0.5, due=0.3": "budget, `due=0.3`, gates start at 0.5",
     "slimming": "slimming",
     "slimming, ranked by scale / cost": "slimming, ranked by scale / cost",
     "slimming, restarted": "slimming, learning rate restarted",
