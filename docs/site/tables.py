@@ -17,7 +17,7 @@ OURS = ("budget", "budget, due=0.3")
 """Names of our method in the results; the first that has runs for a cost is shown."""
 PEERS = {
     "Network Slimming, cut and retrained": "slimming",
-    "the same, scales divided by cost": "slimming, ranked by scale / cost",
+    "Network Slimming, scales divided by cost": "slimming, ranked by scale / cost",
     "Torch-Pruning, magnitude within layers": "torch-pruning, magnitude, same share of each layer",
     "Torch-Pruning, scales of batch norms": "torch-pruning, bn scale",
     "uniformly narrow, from scratch": "uniform, from scratch",
