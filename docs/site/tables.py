@@ -44,6 +44,8 @@ GUIDE = {
 }
 """Methods in the table of docs/budget.md, by their names in the results."""
 
+OPTIMIZERS = {"sgd": "SGD", "adamw": "AdamW"}
+
 Rows = Sequence[Mapping[str, Any]]
 
 
@@ -113,6 +115,18 @@ def guide_table(rows: Rows) -> str:
     return _table(["MACs", "method", "accuracy", "training", "runs"], lines)
 
 
+def digits_table() -> str:
+    """One line per optimiser and budget on digits: accuracy, and where the runs have landed."""
+    rows = json.loads((RESULTS / "budget-digits.json").read_text())["rows"]
+    lines = []
+    for row in rows:
+        landed = row["landed"]
+        where = "" if landed is None else f"{min(landed):.3f} to {max(landed):.3f}"
+        budget = "whole network" if landed is None else f"{row['budget']:g}"
+        lines.append([OPTIMIZERS[row["optimizer"]], budget, f"{row['accuracy']:.1%}", f"{row['lowest']:.1%}", where])
+    return _table(["optimiser", "MACs", "accuracy, mean", "lowest", "MACs over budget"], lines)
+
+
 def replaced(text: str, name: str, table: str) -> str:
     """`text` with another table called `name`."""
     begin = f"<!-- table of {name} -->"
@@ -127,10 +141,16 @@ def pages() -> dict[Path, str]:
     """Every page with tables, as it should be."""
     rows = comparison()
     made = {
-        ROOT / "README.md": ("results", results_table(rows)),
-        ROOT / "docs/budget.md": ("budgets", guide_table(rows)),
+        ROOT / "README.md": {"results": results_table(rows)},
+        ROOT / "docs/budget.md": {"budgets": guide_table(rows), "digits": digits_table()},
     }
-    return {path: replaced(path.read_text(), name, table) for path, (name, table) in made.items()}
+    return {path: _with_tables(path.read_text(), named) for path, named in made.items()}
+
+
+def _with_tables(text: str, tables: Mapping[str, str]) -> str:
+    for name, table in tables.items():
+        text = replaced(text, name, table)
+    return text
 
 
 if __name__ == "__main__":
