@@ -38,7 +38,7 @@ WHY_NOT_FASTER = (
     "see docs/benchmarks.md."
 )
 WHY_THE_DIP = (
-    "Why the test accuracy dips on the way: when channels close, the running statistics of the batch norms are those of "
+    "Why the test accuracy dips on the way: when channels close, running statistics of batch norms are those of "
     "before for some dozen steps. The training loss does not see that, and in the second half nothing closes any more."
 )
 
