@@ -84,15 +84,17 @@ def _table(head: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
 def results_table(rows: Rows) -> str:
     """One line per method, one column per cost: for README."""
     shares = costs(rows)
-    head = ["accuracy in % (runs)", *(f"{share:.0%} of the MACs" for share in shares), "time"]
+    head = ["accuracy in % (runs)", *(f"{share:.0%} of the MACs" for share in shares), "parameters", "time"]
     whole = find(rows, ["plain"], 1.0)
     assert whole is not None
     methods = {"**diffsparse, a budget**": OURS} | {title: (name,) for title, name in PEERS.items()}
     lines = []
     for title, names in methods.items():
         at30 = find(rows, names, 0.3)
-        seconds = "-" if at30 is None else f"{at30['seconds'] / whole['seconds']:.0%}"
-        lines.append([title, *(_accuracy(find(rows, names, share)) for share in shares), seconds])
+        last = ["-", "-"]
+        if at30 is not None:
+            last = [f"{at30['params']:.0%}", f"{at30['seconds'] / whole['seconds']:.0%}"]
+        lines.append([title, *(_accuracy(find(rows, names, share)) for share in shares), *last])
     note = " \\* with `due=0.3`, which is faster." if "\\*" in str(lines) else ""
     return f"{_table(head, lines)}\n\nThe whole network reaches {_accuracy(whole)}.{note}"
 
