@@ -5,7 +5,7 @@ import statistics
 from collections.abc import Callable
 
 import torch
-from harness import interleaved_times, median_ratio, peak_bytes, training_step, write_record
+from harness import interleaved_times, median_ratio, peak_bytes, random_images, training_step, write_record
 
 import diffsparse as ds
 from diffsparse.models import PreResNet
@@ -19,7 +19,7 @@ def step_of(depth: int, batch: int, gated: bool) -> Callable[[], None]:
         model = ds.sparsify(model, start=0.5)
     penalty = ds.Penalty(model, strength=1e-4) if gated else None
     optimizer = torch.optim.SGD(ds.parameter_groups(model), lr=0.01, momentum=0.9, nesterov=True)
-    return training_step(model, optimizer, penalty, batch)
+    return training_step(model, optimizer, penalty, *random_images(batch))
 
 
 def main() -> None:

@@ -73,14 +73,20 @@ def forward_of(model: nn.Module, x: Tensor) -> Callable[[], Tensor]:
     return run
 
 
-def training_step(model: nn.Module, optimizer: Optimizer, penalty: ds.Penalty | None, batch: int) -> Callable[[], None]:
-    """One step on random CIFAR-shaped images: forward, loss (with penalty if there is one), backward, update."""
-    images, labels = torch.randn(batch, 3, 32, 32), torch.randint(10, (batch,))
+def random_images(batch: int) -> tuple[Tensor, Tensor]:
+    """Images of the shape of CIFAR's, and labels."""
+    return torch.randn(batch, 3, 32, 32), torch.randint(10, (batch,))
+
+
+def training_step(
+    model: nn.Module, optimizer: Optimizer, term: Callable[[], Tensor] | None, inputs: Tensor, labels: Tensor
+) -> Callable[[], None]:
+    """One step: forward, loss (with a term if there is one), backward, update."""
 
     def step() -> None:
-        loss = F.cross_entropy(model(images), labels)
-        if penalty is not None:
-            loss = loss + penalty()
+        loss = F.cross_entropy(model(inputs), labels)
+        if term is not None:
+            loss = loss + term()
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

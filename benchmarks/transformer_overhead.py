@@ -5,8 +5,7 @@ import statistics
 from collections.abc import Callable
 
 import torch
-import torch.nn.functional as F
-from harness import interleaved_times, keep_memory, median_ratio, write_record
+from harness import interleaved_times, keep_memory, median_ratio, training_step, write_record
 from torch import Tensor, nn
 
 import diffsparse as ds
@@ -27,16 +26,7 @@ def step_of(tokens: Tensor, args: argparse.Namespace, compete: str | None) -> Ca
     optimizer = torch.optim.AdamW(ds.parameter_groups(model), lr=1e-4)
     labels = torch.randint(CLASSES, (len(tokens),))
     model.train()
-
-    def step() -> None:
-        loss = F.cross_entropy(model(tokens), labels)
-        if term is not None:
-            loss = loss + term()
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-
-    return step
+    return training_step(model, optimizer, term, tokens, labels)
 
 
 def main() -> None:

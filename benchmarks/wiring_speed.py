@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from harness import forward_of, interleaved_times, keep_memory, median_ratio, training_step, write_record
+from harness import forward_of, interleaved_times, keep_memory, median_ratio, random_images, training_step, write_record
 from torch import nn
 
 import diffsparse as ds
@@ -29,7 +29,7 @@ def step_of(model: nn.Module, batch: int) -> Callable[[], None]:
     gated = any(isinstance(module, ds.SignedGate) for module in model.modules())
     penalty = ds.Penalty(model, strength=1e-5) if gated else None
     optimizer = torch.optim.SGD(ds.parameter_groups(model), lr=0.01, momentum=0.9)
-    return training_step(model, optimizer, penalty, batch)
+    return training_step(model, optimizer, penalty, *random_images(batch))
 
 
 def mobilenet_of(macs: int) -> tuple[MobileNetV1, float]:

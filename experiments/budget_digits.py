@@ -5,21 +5,18 @@
 Writes experiments/results/budget-digits.json; runs that are in it already are not repeated.
 """
 
-import json
-import platform
 import statistics
 from pathlib import Path
 from typing import Any
 
 import torch
-import torch.nn.functional as F
-from torch.optim.lr_scheduler import CosineAnnealingLR
+from comparison.digits import known_runs, steps_of, trained, write_runs
 
 import diffsparse as ds
 from diffsparse.data import open_data
 
 RESULTS = Path(__file__).parent / "results" / "budget-digits.json"
-MODEL, EPOCHS, BATCH = "preresnet14", 15, 64
+MODEL = "preresnet14"
 BUDGETS, SEEDS = (0.2, 0.35, 0.5, 0.8), range(5)
 RATES = {"sgd": 0.1, "adamw": 2e-3}
 
@@ -27,39 +24,23 @@ RATES = {"sgd": 0.1, "adamw": 2e-3}
 def run(kind: str, share: float, seed: int) -> dict[str, Any]:
     """One training; a share of 1 is the plain network."""
     data = open_data("digits")
-    steps = len(data.train) // BATCH * EPOCHS
     torch.manual_seed(seed)
     model = ds.models.create(MODEL, 10, in_channels=1)
     example = next(data.test.in_order(2))[0]
     budget = None
     if share < 1:
         model = ds.sparsify(model, start=1.0)
-        budget = ds.Budget(model, example, macs=share, steps=steps)
+        budget = ds.Budget(model, example, macs=share, steps=steps_of(data))
     groups = ds.parameter_groups(model)
     make = {"sgd": lambda: torch.optim.SGD(groups, lr=RATES["sgd"], momentum=0.9),
             "adamw": lambda: torch.optim.AdamW(groups, lr=RATES["adamw"])}[kind]  # fmt: skip
-    optimizer = make()
-    schedule = CosineAnnealingLR(optimizer, steps)
-    for epoch in range(EPOCHS):
-        for x, y in data.train.shuffled(BATCH, seed=seed, epoch=epoch):
-            loss = F.cross_entropy(model(x), y)
-            if budget is not None:
-                loss = loss + budget.penalty()
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            schedule.step()
-            if budget is not None:
-                budget.step(optimizer)
-    model.eval()
-    with torch.no_grad():
-        right = [(model(x).argmax(1) == y).float() for x, y in data.test.in_order(256)]
+    accuracy = trained(model, make(), budget, data, seed)
     landed = None if budget is None else budget.cost["macs"] / share
     return {
         "optimizer": kind,
         "budget": share,
         "seed": seed,
-        "accuracy": torch.cat(right).mean().item(),
+        "accuracy": accuracy,
         "landed": landed,
     }
 
@@ -67,7 +48,7 @@ def run(kind: str, share: float, seed: int) -> dict[str, Any]:
 def main() -> None:
     """Make the missing runs, write them, print the table."""
     torch.set_num_threads(1)
-    runs = json.loads(RESULTS.read_text())["runs"] if RESULTS.exists() else []
+    runs = known_runs(RESULTS)
     done = {(one["optimizer"], one["budget"], one["seed"]) for one in runs}
     for kind in RATES:
         for share in (1.0, *BUDGETS):
@@ -95,11 +76,7 @@ def write(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
         }
         for (kind, share), members in groups.items()
     ]
-    config = {"model": MODEL, "epochs": EPOCHS, "batch": BATCH, "rates": RATES, "start": 1.0}
-    versions = {"torch": torch.__version__, "python": platform.python_version(), "diffsparse": ds.__version__}
-    RESULTS.write_text(
-        json.dumps({"config": config, "versions": versions, "rows": rows, "runs": runs}, indent=1) + "\n"
-    )
+    write_runs(RESULTS, {"model": MODEL, "rates": RATES, "start": 1.0}, rows, runs)
     return rows
 
 

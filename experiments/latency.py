@@ -7,8 +7,6 @@ experiments/results/latency.json after each run; runs that are in it already are
 """
 
 import argparse
-import json
-import platform
 import statistics
 import time
 from pathlib import Path
@@ -16,17 +14,16 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
+from comparison.digits import known_runs, steps_of, trained, write_runs
 from torch import Tensor, nn
-from torch.optim.lr_scheduler import CosineAnnealingLR
 
 import diffsparse as ds
-from diffsparse.data import DataSet, open_data
+from diffsparse.data import open_data
 from diffsparse.measuring.latency import Share, shares_of_first
 
 RESULTS = Path(__file__).parent / "results" / "latency.json"
 NETWORKS = ("preresnet14", "preresnet20", "preresnet29", "densenet40", "mobilenetv1-0.25")
-SEEDS, EPOCHS, BATCH, RATE = range(3), 15, 64, 0.1
+SEEDS, RATE = range(3), 0.1
 LATENCY, MACS = 0.5, (0.1, 0.2, 0.35, 0.5, 0.7)
 EXAMPLE = 32
 """Images in the batch that is timed."""
@@ -39,34 +36,17 @@ def measured(whole: nn.Module, model: nn.Module, x: Tensor) -> Share:
         return shares_of_first(calls, device=x.device, seconds=2.0, most=10.0, error=0.005)[1]
 
 
-def trained(model: nn.Module, budget: ds.Budget, data: DataSet, steps: int, seed: int) -> float:
-    """Train with the budget; returns the accuracy."""
-    optimizer = torch.optim.SGD(ds.parameter_groups(model), lr=RATE, momentum=0.9)
-    schedule = CosineAnnealingLR(optimizer, steps)
-    for epoch in range(EPOCHS):
-        for x, y in data.train.shuffled(BATCH, seed=seed, epoch=epoch):
-            loss = F.cross_entropy(model(x), y) + budget.penalty()
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            schedule.step()
-            budget.step(optimizer)
-    model.eval()
-    with torch.no_grad():
-        right = [(model(x).argmax(1) == y).float() for x, y in data.test.in_order(256)]
-    return torch.cat(right).mean().item()
-
-
 def run(name: str, seed: int, limit: dict[str, float]) -> dict[str, Any]:
     """One training under `limit`, and what came of it."""
     data, began = open_data("digits"), time.perf_counter()
-    steps, example = len(data.train) // BATCH * EPOCHS, next(data.test.in_order(EXAMPLE))[0]
+    example = next(data.test.in_order(EXAMPLE))[0]
     torch.manual_seed(seed)
     whole = ds.models.create(name, 10, in_channels=1).eval()
     torch.manual_seed(seed)
     model = ds.sparsify(ds.models.create(name, 10, in_channels=1), start=1.0)
-    budget = ds.Budget(model, example, **limit, steps=steps)
-    accuracy = trained(model, budget, data, steps, seed)
+    budget = ds.Budget(model, example, **limit, steps=steps_of(data))
+    optimizer = torch.optim.SGD(ds.parameter_groups(model), lr=RATE, momentum=0.9)
+    accuracy = trained(model, optimizer, budget, data, seed)
     share = measured(whole, model, example)
     macs = budget.cost["macs"]
     found = {"network": name, "seed": seed, **limit, "accuracy": accuracy, "measured": share.median}
@@ -86,7 +66,7 @@ def main() -> None:
     parser.add_argument("--macs", nargs="*", type=float, default=list(MACS), help="MAC budgets to compare with")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    runs = json.loads(RESULTS.read_text())["runs"] if RESULTS.exists() else []
+    runs = known_runs(RESULTS)
     done = {(one["network"], one["seed"], one.get("latency"), one.get("macs")) for one in runs}
     limits: list[dict[str, float]] = [{"latency": LATENCY}, *({"macs": share} for share in options.macs)]
     for name in options.networks:
@@ -109,11 +89,7 @@ def write(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
         rows.append(
             {"network": name, "measured": [round(one["measured"], 4) for one in ours]} | _accuracies(ours, others)
         )
-    config = {"epochs": EPOCHS, "batch": BATCH, "rate": RATE, "example": EXAMPLE, "latency": LATENCY}
-    versions = {"torch": torch.__version__, "python": platform.python_version(), "diffsparse": ds.__version__}
-    RESULTS.write_text(
-        json.dumps({"config": config, "versions": versions, "rows": rows, "runs": runs}, indent=1) + "\n"
-    )
+    write_runs(RESULTS, {"rate": RATE, "example": EXAMPLE, "latency": LATENCY}, rows, runs)
     return rows
 
 

@@ -66,10 +66,10 @@ class Report:
             raise SparsityError("give the folders of one or more finished runs")
         check_writable(self.output, "--output")
         check_writable(self.html, "--html")
+        if len({folder.resolve() for folder in self.runs}) < len(self.runs):
+            raise SparsityError("a run is given twice; leave one out")
         if len({folder.name for folder in self.runs}) < len(self.runs):
-            twice = len({folder.resolve() for folder in self.runs}) < len(self.runs)
-            words = "a run is given twice; leave one out" if twice else "two of the runs have folders of the same name"
-            raise SparsityError(words if twice else f"{words}; rename one")
+            raise SparsityError("two of the runs have folders of the same name; rename one")
         console = wide_console()
         runs: list[RunRecord] = []
         for folder in self.runs:

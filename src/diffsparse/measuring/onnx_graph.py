@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
-from diffsparse.errors import SparsityError
+from diffsparse.errors import SparsityError, import_extra
 from diffsparse.example import Example
 
 QUIET = {"torch.onnx._internal.exporter": logging.ERROR, "onnxscript": logging.CRITICAL}
@@ -27,12 +27,7 @@ def has_onnxruntime() -> bool:
 
 def onnxruntime() -> Any:
     """The package, or an error that says how to install it."""
-    try:
-        import onnxruntime
-    except ImportError:
-        words = "onnxruntime is missing; install it with: pip install onnx onnxruntime onnxscript"
-        raise SparsityError(words) from None
-    return onnxruntime
+    return import_extra("onnxruntime", "onnxruntime is missing", "onnx onnxruntime onnxscript")
 
 
 def onnx_graph(model: nn.Module, example: Example, free: Mapping[int, str | None], **options: Any) -> bytes:
