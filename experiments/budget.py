@@ -226,7 +226,7 @@ def main() -> None:
     """Make the missing runs."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("setting", choices=SETTINGS)
-    parser.add_argument("--data-root", type=Path, required=True, help="folder of the binary CIFAR-10 files")
+    parser.add_argument("--data-root", type=Path, required=True, help="folder of CIFAR-10, or of its binary files")
     parser.add_argument("--runs", type=Path, default=Path("runs"))
     parser.add_argument("--methods", nargs="*", default=METHODS)
     parser.add_argument("--summary", action="store_true", help="write the results of the runs there are")

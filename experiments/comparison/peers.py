@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch_pruning as tp
 from torch import Tensor, nn
 
 import diffsparse as ds
 from comparison.loop import Training
 from diffsparse.budget.cost_model import CostModel
 from diffsparse.budget.entries import GateEntries
+from diffsparse.errors import import_extra
 from diffsparse.example import Example
 from diffsparse.gates import chosen_gates
 from diffsparse.methods.scales import batch_norms
@@ -74,13 +74,13 @@ def proximal_l1(training: Training) -> None:
 
 def group_norm(model: nn.Module, example: Tensor) -> Callable[[], None]:
     """The sparse learning of Torch-Pruning's GroupNormPruner."""
-    pruner = _pruner("GroupNormPruner", tp.importance.GroupMagnitudeImportance(), model, example, reg=GROUP_NORM)
+    pruner = _pruner("GroupNormPruner", _importance("GroupMagnitudeImportance"), model, example, reg=GROUP_NORM)
     return lambda: pruner.regularize(model)
 
 
 def bn_scale(model: nn.Module, example: Tensor) -> Callable[[], None]:
     """The sparse learning of Torch-Pruning's BNScalePruner."""
-    pruner = _pruner("BNScalePruner", tp.importance.BNScaleImportance(), model, example, reg=STRENGTH)
+    pruner = _pruner("BNScalePruner", _importance("BNScaleImportance"), model, example, reg=STRENGTH)
     return lambda: pruner.regularize(model)
 
 
@@ -160,12 +160,12 @@ def _compact_without(model: nn.Module, example: Tensor, dead: Any, sizes: list[i
         return ds.compact(masked.eval(), example)
 
 
-def torch_pruning(name: str, importance: Callable[[], Any], *, over_layers: bool = True) -> Cut:
+def torch_pruning(name: str, importance: str, *, over_layers: bool = True, **options: Any) -> Cut:
     """The cut of one of Torch-Pruning's pruners; each layer loses the same share unless they compete over layers."""
 
     def cut(model: nn.Module, example: Tensor, share: float) -> nn.Module:
         whole, small = ds.measure(model, example, latency=False).macs, copy.deepcopy(model)
-        pruner = _pruner(name, importance(), small, example, global_pruning=over_layers)
+        pruner = _pruner(name, _importance(importance, **options), small, example, global_pruning=over_layers)
         for _ in range(pruner.iterative_steps):
             pruner.step()
             if ds.measure(small, example, latency=False).macs <= share * whole:
@@ -175,12 +175,20 @@ def torch_pruning(name: str, importance: Callable[[], Any], *, over_layers: bool
     return cut
 
 
+def _library() -> Any:
+    return import_extra("torch_pruning", "rows of Torch-Pruning need it", "torch-pruning")
+
+
+def _importance(name: str, **options: Any) -> Any:
+    return getattr(_library().importance, name)(**options)
+
+
 def _pruner(
     name: str, importance: Any, model: nn.Module, example: Tensor, global_pruning: bool = True, **options: Any
 ) -> Any:
     last = [module for module in model.modules() if isinstance(module, nn.Linear)][-1]
     with torch.enable_grad():
-        return getattr(tp.pruner, name)(
+        return getattr(_library().pruner, name)(
             model, example, importance=importance, global_pruning=global_pruning, pruning_ratio=1.0,
             iterative_steps=math.ceil(1 / STEP), ignored_layers=[last], in_channel_groups={}, out_channel_groups={},
             num_heads={}, **options,
@@ -201,14 +209,10 @@ PEERS = {
     "slimming, ranked by scale / cost": Peer("scales", by_scale_over_cost),
     "gates, l1, fixed lambda, trim": Peer("gates-l1", by_scale),
     "proximal l1": Peer("proximal", by_scale),
-    "torch-pruning, magnitude": Peer(
-        "plain", torch_pruning("MagnitudePruner", lambda: tp.importance.MagnitudeImportance(p=2))
-    ),
+    "torch-pruning, magnitude": Peer("plain", torch_pruning("MagnitudePruner", "MagnitudeImportance", p=2)),
     "torch-pruning, magnitude, same share of each layer": Peer(
-        "plain", torch_pruning("MagnitudePruner", lambda: tp.importance.MagnitudeImportance(p=2), over_layers=False)
+        "plain", torch_pruning("MagnitudePruner", "MagnitudeImportance", p=2, over_layers=False)
     ),
-    "torch-pruning, group norm": Peer(
-        "tp-group-norm", torch_pruning("GroupNormPruner", tp.importance.GroupMagnitudeImportance)
-    ),
-    "torch-pruning, bn scale": Peer("tp-bn-scale", torch_pruning("BNScalePruner", tp.importance.BNScaleImportance)),
+    "torch-pruning, group norm": Peer("tp-group-norm", torch_pruning("GroupNormPruner", "GroupMagnitudeImportance")),
+    "torch-pruning, bn scale": Peer("tp-bn-scale", torch_pruning("BNScalePruner", "BNScaleImportance")),
 }

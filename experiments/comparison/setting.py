@@ -10,6 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from diffsparse.data.archive import locate
+from diffsparse.data.small_images import CIFAR10
 from diffsparse.models import PreResNet
 
 BATCH = 128
@@ -98,6 +100,7 @@ class Images:
 
     def __init__(self, root: Path, side: int) -> None:
         self.side, self.margin = side, max(1, side // 8)
+        root = locate(CIFAR10.archive, root, fetch=False)
         train, self.train_labels = _read(root, [f"data_batch_{i}.bin" for i in range(1, 6)], side)
         test, self.test_labels = _read(root, ["test_batch.bin"], side)
         mean, spread = train.mean((0, 2, 3), keepdim=True), train.std((0, 2, 3), keepdim=True)

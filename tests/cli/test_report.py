@@ -11,7 +11,7 @@ from diffsparse.cli.tables import results_table
 
 def result(method: str = "ds", accuracy: float | None = 0.987, **figures: float) -> dict[str, Any]:
     return {
-        "config": {"sparsifying": {"method": method, "strength": 0.002}},
+        "config": {"epochs": 30, "sparsifying": {"method": method, "strength": 0.002}},
         "figures": {"compact": {"loss": 0.1, **({} if accuracy is None else {"accuracy": accuracy}), **figures}},
         "zeros": {"fraction": 0.423},
         "cost": {
@@ -38,7 +38,7 @@ def test_zeros_of_several_kinds_are_told_apart(capsys: pytest.CaptureFixture[str
     several = result() | {"zeros": {"fraction": 0.49, "kinds": kinds}}
     one = result() | {"zeros": {"fraction": 0.49, "kinds": {"channels": {"fraction": 0.49}}}}
     Console(width=200).print(results_table({"gpt": several, "resnet": one}))
-    assert [row[4] for row in cells(capsys.readouterr().out)] == ["heads 25.0%", "neurons 50.0%", "49.0%"]
+    assert [row[5] for row in cells(capsys.readouterr().out)] == ["heads 25.0%", "neurons 50.0%", "49.0%"]
 
 
 def test_runs_in_one_table(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -47,8 +47,8 @@ def test_runs_in_one_table(tmp_path: Path, capsys: pytest.CaptureFixture[str], m
     main(["report", *map(str, folders), "--output", str(tmp_path / "all.json")])
     printed = capsys.readouterr().out
     assert cells(printed) == [
-        ["gates", "ds", "0.002", "98.70%", "42.3%", "191k (25.0%)", "999 (1.3%)", "42", "120"],
-        ["whole", "plain", "-", "100.00%", "42.3%", "191k (25.0%)", "999 (1.3%)", "42", "120"],
+        ["gates", "ds", "30", "0.002", "98.70%", "42.3%", "191k (25.0%)", "999 (1.3%)", "42", "120"],
+        ["whole", "plain", "30", "-", "100.00%", "42.3%", "191k (25.0%)", "999 (1.3%)", "42", "120"],
     ]
     assert json.loads((tmp_path / "all.json").read_text()) == {"gates": result(), "whole": result("plain", 1.0)}
 
@@ -60,15 +60,22 @@ def test_runs_of_different_kinds_share_a_table(
     folders = [write(tmp_path / "images", result()), write(tmp_path / "roads", result(accuracy=None, mape=12.345))]
     main(["report", *map(str, folders)])
     printed = capsys.readouterr().out
-    assert [row[3:5] for row in cells(printed)] == [["98.70%", "-"], ["-", "12.35"]]
+    assert [row[4:6] for row in cells(printed)] == [["98.70%", "-"], ["-", "12.35"]]
     assert "accuracy" in printed
     assert "mape" in printed
 
 
 def test_a_table_of_nothing_pruned_has_no_lambda() -> None:
     for method, shown in (("torch-pruning", "-"), ("scratch", "-"), ("slimming", "0.002")):
-        column = results_table({"run": result(method)}).columns[2]
+        column = results_table({"run": result(method)}).columns[3]
         assert list(column.cells) == [shown]
+
+
+@pytest.mark.parametrize(("again", "shown"), [(None, "30 + 30"), (10, "30 + 10")])
+def test_epochs_after_a_cut_count(again: int | None, shown: str) -> None:
+    run = result("slimming") | {"training_seconds": {"train": 100.0, "retrain": 80.0}}
+    run["config"]["sparsifying"]["retrain_epochs"] = again
+    assert list(results_table({"run": run}).columns[2].cells) == [shown]
 
 
 @pytest.mark.parametrize(
@@ -77,12 +84,12 @@ def test_a_table_of_nothing_pruned_has_no_lambda() -> None:
         ("ds", {"strength": None, "asked": {"macs": 0.5}}, "budget"),
         ("ds", {"strength": 0.0123456, "asked": {}}, "0.0123"),
         ("slimming", {"strength": 1e-4, "asked": {"macs": 0.5}}, "0.0001"),
-        ("torch-pruning", {"strength": None, "asked": {"params": 0.5}}, "budget"),
+        ("torch-pruning", {"strength": None, "asked": {"params": 0.5}}, "-"),
         ("ds", {"strength": None, "asked": {}}, "-"),
     ],
 )
 def test_the_last_lambda_or_a_budget(method: str, changes: dict[str, Any], shown: str) -> None:
-    assert list(results_table({"run": result(method) | changes}).columns[2].cells) == [shown]
+    assert list(results_table({"run": result(method) | changes}).columns[3].cells) == [shown]
 
 
 @pytest.mark.parametrize(
@@ -144,8 +151,8 @@ def test_learned_graphs_show_their_scores(capsys: pytest.CaptureFixture[str], mo
     Console().print(results_table({"map": learned, "no-map": learned | {"graph": {"nonzeros": 2, "entries": 4}}}))
     printed = capsys.readouterr().out
     assert cells(printed) == [
-        ["map", "ds", "0.002", "6", "1,234 (2.9%)", "0.610", "0.700", "120"],
-        ["no-map", "ds", "0.002", "6", "2 (50.0%)", "-", "-", "120"],
+        ["map", "ds", "30", "0.002", "6", "1,234 (2.9%)", "0.610", "0.700", "120"],
+        ["no-map", "ds", "30", "0.002", "6", "2 (50.0%)", "-", "-", "120"],
     ]
     assert "MACs" not in printed
     assert "within two links" in printed

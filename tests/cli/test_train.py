@@ -228,6 +228,8 @@ def test_notes_of_epochs() -> None:
     assert epoch_parts({**RECORD, "macs": None}) == ["loss 0.500", "test 75.00%", "zeros 12.5%"]
     roads = {"train_loss": 0.5, "validation_mape": 12.345, "zeros": 0.0}
     assert epoch_parts(roads) == ["loss 0.500", "validation error 12.35%", "zeros 0.0%"]
+    # what was cut is no longer there to be zero
+    assert epoch_parts({**RECORD, "macs": None, "phase": "retrain"}) == ["loss 0.500", "test 75.00%"]
 
 
 def test_a_stop_by_a_signal_is_an_exit_code(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

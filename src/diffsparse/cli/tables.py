@@ -4,11 +4,11 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from rich.console import Console
 from rich.table import Table
-from tyro.conf import Positional
+from tyro.conf import Positional, arg
 
 from diffsparse.cli.model_commands import check_writable
 from diffsparse.data import open_data
@@ -53,7 +53,7 @@ class Data:
 class Report:
     """Put finished runs into one table, or on one page."""
 
-    runs: Positional[tuple[Path, ...]]
+    runs: Annotated[Positional[tuple[Path, ...]], arg(metavar="RUN ...")]
     """Folders of runs."""
     output: Path | None = None
     """Where to also write the results as JSON."""
@@ -133,5 +133,6 @@ def results_table(results: Mapping[str, Mapping[str, Any]]) -> Table:
     present = {name for result in results.values() for name in result}
     captions = [report.caption for name, report in REPORTS.items() if name in present]
     if any("MACs" in cells for cells in rows.values()):
-        captions.insert(0, "compact network, one input; in brackets the share of the plain one")
+        captions.insert(0, "zeros: share of channels, neurons, heads or edges that were closed or cut")
+        captions.insert(1, "MACs, params: compact network, one input; in brackets the share of the plain one")
     return figures_table("run", rows, caption="\n".join(captions), last=_LAST)

@@ -137,7 +137,7 @@ class TrainingBar(Watcher):
 
 
 def epoch_parts(record: dict[str, Any]) -> list[str]:
-    """Loss, headline figure, zeros and MACs of an epoch in a few words each."""
+    """Loss, headline figure, zeros, unless they were cut before, and MACs of an epoch in a few words each."""
     parts = [f"loss {record['train_loss']:.3f}"]
     if "test_accuracy" in record:
         parts.append(f"test {record['test_accuracy']:.2%}")
@@ -145,7 +145,8 @@ def epoch_parts(record: dict[str, Any]) -> list[str]:
         parts.append(f"validation error {record['validation_mape']:.2f}%")
     elif "validation_nats_per_token" in record:
         parts.append(f"validation {record['validation_nats_per_token']:.3f} nats per token")
-    parts.append(f"zeros {record['zeros']:.1%}")
+    if record.get("phase") != "retrain":
+        parts.append(f"zeros {record['zeros']:.1%}")
     if "edges" in record:
         parts.append(f"{record['edges']:,} edges")
     if record.get("macs") is not None:

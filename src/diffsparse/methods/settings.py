@@ -51,7 +51,8 @@ class Sparsifying:
     density: float | None = None
     """For dnw, dnw-no-update and random, in the place of a target: keep as many edges as MobileNetV1 of this width."""
     retrain_epochs: int | None = None
-    """Epochs after slimming and torch-pruning have cut; by default as many as before."""
+    """Epochs after slimming and torch-pruning have cut; by default as many as before, so that they train twice as long
+    as other methods. To compare at equal length, halve --epochs for them."""
     like: Path | None = None
     """For scratch: the compact file whose small architecture is trained from a fresh start."""
 

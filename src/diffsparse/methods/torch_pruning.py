@@ -1,11 +1,9 @@
 """Torch-Pruning, an outside peer: plain training, its own cut by magnitude, training again."""
 
-import importlib
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from types import ModuleType
 from typing import Any
 
 import torch
@@ -14,7 +12,7 @@ from torch.nn.modules.conv import _ConvNd
 
 from diffsparse.compaction.duplicate import duplicate
 from diffsparse.compaction.materialise import check_model
-from diffsparse.errors import SparsityError
+from diffsparse.errors import SparsityError, import_extra
 from diffsparse.gating import Count
 from diffsparse.measuring import measure
 from diffsparse.methods.costs import CostLimits, asked_costs
@@ -97,11 +95,8 @@ class TorchPruning(Method):
             raise SparsityError(f"torch-pruning {reached}, short of target={self.target:g}: {reason}")
 
 
-def _library() -> ModuleType:
-    try:
-        return importlib.import_module("torch_pruning")
-    except ImportError:
-        raise SparsityError("torch-pruning is not installed; try: pip install torch-pruning") from None
+def _library() -> Any:
+    return import_extra("torch_pruning", "--method torch-pruning needs Torch-Pruning", "torch-pruning")
 
 
 @contextmanager

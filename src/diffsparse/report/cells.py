@@ -10,7 +10,7 @@ from diffsparse.training.report import cost_cells, reports_in
 def result_cells(result: Mapping[str, Any]) -> dict[str, str]:
     """What the table of runs says of one, by the heading of its column."""
     settings, figures, cost = result["config"]["sparsifying"], result["figures"]["compact"], result["cost"]
-    cells = {"method": settings["method"], "lambda": _strength(result)}
+    cells = {"method": settings["method"], "epochs": _epochs(result), "lambda": _strength(result)}
     for name, value in figures.items():
         if name != "loss":
             cells[name] = f"{value:.2%}" if name == "accuracy" else f"{value:.4g}"
@@ -21,10 +21,21 @@ def result_cells(result: Mapping[str, Any]) -> dict[str, str]:
     return cells | {"train s": f"{sum(result['training_seconds'].values()):,.0f}"}
 
 
+def _epochs(result: Mapping[str, Any]) -> str:
+    """Epochs of training, and those after a cut."""
+    config = result["config"]
+    if "retrain" not in result["training_seconds"]:
+        return f"{config['epochs']}"
+    again = config["sparsifying"].get("retrain_epochs")
+    return f"{config['epochs']} + {config['epochs'] if again is None else again}"
+
+
 def _strength(result: Mapping[str, Any]) -> str:
-    """The last lambda in force; "budget" if a cost was asked for and there was none."""
+    """The last lambda in force, or "budget" if a cost was asked for and there was none; "-" without any lambda."""
     settings = result["config"]["sparsifying"]
-    strength = result.get("strength", settings.get("strength")) if uses_strength(settings["method"]) else None
+    if not uses_strength(settings["method"]):
+        return "-"
+    strength = result.get("strength", settings.get("strength"))
     if strength is None:
         return "budget" if result.get("asked") else "-"
     return f"{strength:.3g}"
