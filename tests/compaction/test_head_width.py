@@ -31,11 +31,11 @@ FUSED: dict[str, dict[str, float]] = {"fused": {}, "fused with a scale": {"scale
 class Attention(nn.Module):
     """Tokens from three layers, `how` scores are made and scaled."""
 
-    def __init__(self, how: str, width: int = 6) -> None:
+    def __init__(self, how: str, width: int = 6, heads: int = HEADS) -> None:
         super().__init__()
-        self.how, self.heads, self.head_dim, self.scale = how, HEADS, SIZE, SIZE**-0.5
-        self.q, self.k, self.v = (nn.Linear(width, HEADS * SIZE) for _ in range(3))
-        self.out = nn.Linear(HEADS * SIZE, width)
+        self.how, self.heads, self.head_dim, self.scale = how, heads, SIZE, SIZE**-0.5
+        self.q, self.k, self.v = (nn.Linear(width, heads * SIZE) for _ in range(3))
+        self.out = nn.Linear(heads * SIZE, width)
 
     def forward(self, x: Tensor) -> Tensor:
         q, k, v = (f(x).view(*x.shape[:2], -1, self.head_dim).transpose(1, 2) for f in (self.q, self.k, self.v))
@@ -84,6 +84,17 @@ def test_heads_are_as_wide_as_the_widest(how):
     assert not small.insists_on_head_width
     assert small.plan.layers["q"].rescaled == (how in {"width", "divided", "attribute", "both", "fused"})
     assert live_macs(model, tokens()) == small.after.macs
+    assert_same(model, small.model)
+
+
+@pytest.mark.parametrize("how", [*SCORES, *FUSED])
+@pytest.mark.parametrize(("keys", "values"), [(3, 5), (5, 3), (8, 3)])
+def test_a_single_head_is_as_wide_as_what_shares_its_given_width(how, keys, values):
+    model = uneven(Attention(how, heads=1), [keys], [values])
+    small = ds.compact(model, tokens())
+    assert small.fallbacks == ()
+    assert [small.model.q.out_features, small.model.v.out_features] == [keys, values]
+    assert small.model.head_dim == max(keys, values)
     assert_same(model, small.model)
 
 

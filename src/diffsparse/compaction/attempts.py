@@ -154,10 +154,9 @@ def _unchanged(model: nn.Module, bold: Plan, trials: Trials, problems: list[Exce
 
 
 def has_heads(graph: Graph) -> bool:
-    """Whether tensors with channels along several dimensions are multiplied with each other."""
+    """Whether tensors with channels are multiplied with each other; those of a single head lie along one dimension."""
     return any(
-        isinstance(node.rule, Attention | Contraction)
-        and sum(value.axes is not None and value.axis is None for value in node.inputs) > 1
+        isinstance(node.rule, Attention | Contraction) and sum(bool(value.axes) for value in node.inputs) > 1
         for node in graph.nodes
     )
 

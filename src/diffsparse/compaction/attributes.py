@@ -32,9 +32,11 @@ def keep_given_widths_alike(nodes: Iterable[Node]) -> bool:
     """Let heads that one call of a module makes with the same given width stay alike; whether anything changed."""
     alike: dict[tuple[int, int], list[tuple[Value, Mask]]] = {}
     for node in nodes:
-        if node.op in _RESHAPES and node.call is not None and len(node.output.axes or ()) > 1:
-            out, dim = node.output, (node.output.axes or ())[-1]
-            if out.shape[dim] in _given(node):
+        if node.op in _RESHAPES and node.call is not None and node.output.axes:
+            out, dim = node.output, node.output.axes[-1]
+            # a single head has no dimension of heads; then an attribute tells that others have its width, too
+            is_head = len(node.output.axes) > 1 or any(_attributes(node.call.module, out.shape[dim], of_heads=False))
+            if is_head and out.shape[dim] in _given(node):
                 alike.setdefault((id(node.call), out.shape[dim]), []).append((out, kept_along(out, dim)))
     changed = False
     for several in alike.values():
