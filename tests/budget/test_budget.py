@@ -298,6 +298,14 @@ def test_more_steps_than_announced_are_warned_of_once() -> None:
     assert len(caught) == 1
 
 
+def test_there_is_no_penalty_for_a_small_network_without_parameters() -> None:
+    model, x = gated("chain")
+    budget = Budget(model, x[:2], macs=0.5, steps=5)
+    train(model, x, budget, optimizer_of(model), 5)
+    budget.model = nn.Identity()
+    assert budget.penalty().item() == 0
+
+
 def test_asking_for_the_small_model_too_early_gets_a_sentence() -> None:
     model, x = gated("chain")
     budget = Budget(model, x[:2], macs=0.5, steps=100)

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -165,7 +166,7 @@ class Budget:
         """The term to add to the loss: a scalar, zero once the cost is reached."""
         if self.finished:
             self._warn_of_extra_steps(self._step + 1)
-            return next(self.model.parameters()).new_zeros(())
+            return next(self.model.parameters(), torch.zeros(())).new_zeros(())
         return self._pressure.term(self._steering.weights)
 
     def step(self, *optimizers: Optimizer | Iterable[Optimizer]) -> bool:

@@ -18,7 +18,8 @@ def early_advice(phase: Phase, pace: Pace, records: Sequence[dict[str, Any]]) ->
     own = [record for record in records if record["phase"] == phase.name]
     now, first, found = own[-1], own[0], list[str]()
     where = f"after epoch {now['epoch']} of {phase.epochs}"
-    if now["epoch"] == max(FEWEST, math.ceil(phase.epochs / 4)) and now["train_loss"] > FALLING * first["train_loss"]:
+    early = now["epoch"] == max(FEWEST, math.ceil(phase.epochs / 4)) < phase.epochs
+    if early and now["train_loss"] > FALLING * first["train_loss"]:
         losses = f"{first['train_loss']:.3g} in the first epoch, {now['train_loss']:.3g} now"
         found.append(f"{where} the loss has not fallen ({losses}): a smaller learning rate or a warm-up may help")
     half = FEWEST <= now["epoch"] == math.ceil(phase.epochs / 2)
