@@ -39,14 +39,13 @@ def tradeoff() -> "Figure":
     figure, axes = _axes(
         "ResNet-20 on small CIFAR-10 images, equal epochs", "MACs, % of the whole network", "accuracy, %"
     )
-    whole = tables.find(rows, ["plain"], 1.0)
+    whole = tables.find(rows, "plain", 1.0)
     assert whole is not None
     axes.axhline(100 * whole["accuracy"], color=GREY, linestyle="--", linewidth=1, label="whole network")
-    methods: dict[str, tuple[tuple[str, ...], str, float]] = {"diffsparse": (tables.OURS, OURS, 2.5)}
-    for (title, name), colour in zip(tables.PEERS.items(), COLOURS, strict=True):
-        methods[title] = ((name,), colour, 1.2)
-    for title, (names, colour, width) in methods.items():
-        found = [row for share in tables.costs(rows) if (row := tables.find(rows, names, share))]
+    methods = {"diffsparse": tables.OURS} | tables.PEERS
+    for (title, name), colour in zip(methods.items(), (OURS, *COLOURS), strict=True):
+        width = 2.5 if name == tables.OURS else 1.2
+        found = [row for share in tables.costs(rows) if (row := tables.find(rows, name, share))]
         x, y = ([100 * row[key] for row in found] for key in ("macs", "accuracy"))
         error = [100 * (row["spread"] or 0) for row in found]
         axes.errorbar(x, y, yerr=error, color=colour, linewidth=width, marker="o", markersize=4, capsize=2, label=title)

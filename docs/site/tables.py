@@ -13,8 +13,8 @@ from typing import Any
 ROOT = Path(__file__).parent.parent.parent
 RESULTS = ROOT / "experiments" / "results"
 END = "<!-- end of table -->"
-OURS = ("budget", "budget, due=0.3")
-"""Names of our method in the results; the first that has runs for a cost is shown."""
+OURS = "budget"
+"""Name of our method in the results."""
 PEERS = {
     "Network Slimming, cut and retrained": "slimming",
     "Network Slimming, scales divided by cost": "slimming, ranked by scale / cost",
@@ -55,10 +55,9 @@ def comparison() -> Rows:
     return rows
 
 
-def find(rows: Rows, names: Iterable[str], budget: float) -> Mapping[str, Any] | None:
-    """The row of the first of these methods that has runs at this cost."""
-    found = {row["method"]: row for row in rows if row["budget"] == budget}
-    return next((found[name] for name in names if name in found), None)
+def find(rows: Rows, name: str, budget: float) -> Mapping[str, Any] | None:
+    """The row of a method at this cost, if it has runs there."""
+    return next((row for row in rows if row["method"] == name and row["budget"] == budget), None)
 
 
 def costs(rows: Rows) -> list[float]:
@@ -70,10 +69,9 @@ def _accuracy(row: Mapping[str, Any] | None) -> str:
     if row is None:
         return "-"
     spread = "" if row["spread"] is None else f" ± {100 * row['spread']:.1f}"
-    star = "\\*" if row["method"] in OURS[1:] else ""
     asked, found = (f"{row[key]:.0%}" for key in ("budget", "macs"))
     other = "" if found == asked else f" at {found}"
-    return f"{100 * row['accuracy']:.1f}{spread} ({row['runs']}){star}{other}"
+    return f"{100 * row['accuracy']:.1f}{spread} ({row['runs']}){other}"
 
 
 def _table(head: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
@@ -85,18 +83,16 @@ def results_table(rows: Rows) -> str:
     """One line per method, one column per cost: for README."""
     shares = costs(rows)
     head = ["accuracy in % (runs)", *(f"{share:.0%} of the MACs" for share in shares), "parameters", "time"]
-    whole = find(rows, ["plain"], 1.0)
+    whole = find(rows, "plain", 1.0)
     assert whole is not None
-    methods = {"**diffsparse, a budget**": OURS} | {title: (name,) for title, name in PEERS.items()}
     lines = []
-    for title, names in methods.items():
-        at30 = find(rows, names, 0.3)
+    for title, name in ({"**diffsparse, a budget**": OURS} | PEERS).items():
+        at30 = find(rows, name, 0.3)
         last = ["-", "-"]
         if at30 is not None:
             last = [f"{at30['params']:.0%}", f"{at30['seconds'] / whole['seconds']:.0%}"]
-        lines.append([title, *(_accuracy(find(rows, names, share)) for share in shares), *last])
-    note = " \\* with `due=0.3`, which is faster." if "\\*" in str(lines) else ""
-    return f"{_table(head, lines)}\n\nThe whole network reaches {_accuracy(whole)}.{note}"
+        lines.append([title, *(_accuracy(find(rows, name, share)) for share in shares), *last])
+    return f"{_table(head, lines)}\n\nThe whole network reaches {_accuracy(whole)}."
 
 
 def guide_table(rows: Rows) -> str:

@@ -133,6 +133,8 @@ def results_table(results: Mapping[str, Mapping[str, Any]]) -> Table:
     present = {name for result in results.values() for name in result}
     captions = [report.caption for name, report in REPORTS.items() if name in present]
     if any("MACs" in cells for cells in rows.values()):
-        captions.insert(0, "zeros: share of channels, neurons, heads or edges that were closed or cut")
-        captions.insert(1, "MACs, params: compact network, one input; in brackets the share of the plain one")
+        captions[:0] = [
+            "zeros: share of channels, neurons, heads or edges that were closed or cut",
+            "MACs, params: compact network, one input; in brackets the share of the plain one",
+        ]
     return figures_table("run", rows, caption="\n".join(captions), last=_LAST)

@@ -32,12 +32,12 @@ def keep_given_widths_alike(nodes: Iterable[Node]) -> bool:
     """Let heads that one call of a module makes with the same given width stay alike; whether anything changed."""
     alike: dict[tuple[int, int], list[tuple[Value, Mask]]] = {}
     for node in nodes:
-        if node.op in _RESHAPES and node.call is not None and node.output.axes:
-            out, dim = node.output, node.output.axes[-1]
-            # a single head has no dimension of heads; then an attribute tells that others have its width, too
-            is_head = len(node.output.axes) > 1 or any(_attributes(node.call.module, out.shape[dim], of_heads=False))
-            if is_head and out.shape[dim] in _given(node):
-                alike.setdefault((id(node.call), out.shape[dim]), []).append((out, kept_along(out, dim)))
+        if node.op not in _RESHAPES or node.call is None or not (axes := node.output.axes):
+            continue
+        out, dim, width = node.output, axes[-1], node.output.shape[axes[-1]]
+        # a single head has no dimension of heads; then an attribute tells that others have its width, too
+        if width in _given(node) and (len(axes) > 1 or any(_attributes(node.call.module, width, of_heads=False))):
+            alike.setdefault((id(node.call), width), []).append((out, kept_along(out, dim)))
     changed = False
     for several in alike.values():
         most = max(how_many(kept) for _, kept in several)

@@ -95,6 +95,11 @@ class Sparsifying:
         return NORMS.find(self.norm).from_options(self.group_size)
 
 
+def epochs_after_cut(epochs: int, given: int | None) -> int:
+    """How long a network trains after it was cut: as long as before it, unless `retrain_epochs` was given."""
+    return epochs if given is None else given
+
+
 def _check_cost(name: str, cost: float) -> None:
     require_number(name, cost, above=0)
     if name == "latency" and cost > 1:

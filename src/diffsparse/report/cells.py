@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from diffsparse.methods.method import uses_strength
+from diffsparse.methods.settings import epochs_after_cut
 from diffsparse.training.report import cost_cells, reports_in
 
 
@@ -26,8 +27,8 @@ def _epochs(result: Mapping[str, Any]) -> str:
     config = result["config"]
     if "retrain" not in result["training_seconds"]:
         return f"{config['epochs']}"
-    again = config["sparsifying"].get("retrain_epochs")
-    return f"{config['epochs']} + {config['epochs'] if again is None else again}"
+    again = epochs_after_cut(config["epochs"], config["sparsifying"].get("retrain_epochs"))
+    return f"{config['epochs']} + {again}"
 
 
 def _strength(result: Mapping[str, Any]) -> str:

@@ -19,6 +19,7 @@ from diffsparse.measuring.meter import measure_in_turns
 from diffsparse.methods import Cut, Method, Sparsifying, choose_method
 from diffsparse.methods.costs import asked_costs
 from diffsparse.methods.method import resolved
+from diffsparse.methods.settings import epochs_after_cut
 from diffsparse.training.board import Board
 from diffsparse.training.build import build_model
 from diffsparse.training.command import train_command
@@ -176,7 +177,7 @@ class _Run(RunContext):
             kinds = method.zeros_by_kind(model)
             return model, Cut(model=compacted.model, compacted=compacted, removed=zeros, kinds=kinds)
         cut = method.cut(model, example)
-        epochs = self.recipe.epochs if settings.retrain_epochs is None else settings.retrain_epochs
+        epochs = epochs_after_cut(self.recipe.epochs, settings.retrain_epochs)
         again = replace(training, name="retrain", number=2, model=cut.model, method=Method(), epochs=epochs)
         small = self._phase(again)
         kept = None if cut.compacted is None else replace(cut.compacted, model=small)
