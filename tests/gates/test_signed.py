@@ -193,6 +193,15 @@ def test_a_raised_threshold_takes_the_smallest_entries(keeps_sizes):
     assert torch.equal(after[0].abs().argsort(descending=True)[:2], torch.tensor([0, 1]))
 
 
+def test_values_stay_in_some_groups_alone():
+    gate = SignedGate.from_values([[1.0, -0.5, 0.2], [0.3, 2.0, -1.0]], threshold=0.1)
+    before = gate().detach()
+    gate.shift_threshold(torch.tensor([0.4, 0.4]), torch.tensor([True, False]))
+    after = gate().detach()
+    assert torch.allclose(after[0], before[0])
+    assert (after[1].abs() < before[1].abs()).all()
+
+
 def test_values_stay_over_many_shifts_and_entries_come_back():
     gate = SignedGate.from_values([1.0, 0.5, 0.2, 0.1], threshold=0.1)
     gate.keeps_sizes = True
@@ -212,3 +221,33 @@ def test_a_group_of_zeros_takes_a_shift():
     gate.shift_threshold(torch.tensor(0.5))
     assert gate.beta.isfinite()
     assert torch.equal(gate(), torch.zeros(3))
+
+
+@pytest.mark.parametrize(("size", "dim"), [(6, -1), ((3, 5), -1), ((3, 5), 0), ((2, 3, 4), (0, 2))])
+def test_effects_are_values_times_the_derivative_by_them(size, dim):
+    torch.manual_seed(0)
+    gate = SignedGate(size, dim=dim, dtype=torch.float64)
+    gate.alpha.data.uniform_(-1, 1)
+    gate.beta.data.fill_(-2.0)
+    assert gate.effects() is None
+    weights = torch.randn_like(gate.alpha)
+    values = gate()
+    values.retain_grad()
+    (weights * values.sin()).sum().backward()
+    assert (values == 0).any()
+    expected = gate.groups(values.detach() * values.grad)[0]
+    assert torch.allclose(gate.effects(), expected, atol=1e-12)
+
+
+def test_room_is_the_mean_over_live_entries():
+    gate = SignedGate((3, 4), dtype=torch.float64)
+    gate.alpha.data.copy_(torch.tensor([[1.0, -2.0, 3.0, 0.1], [1.0, 1.0, 1.0, 1.0], [1.0, 1.0, 1.0, 1.0]]))
+    gate.beta.data.copy_(torch.tensor([-2.0, -2.0, 3.0]))
+    values, margins = gate.room()
+    threshold = torch.sigmoid(torch.tensor(-2.0, dtype=torch.float64))
+    expected = torch.tensor([6.0 - 3 * 6.1 * threshold, 4 - 4 * 4 * threshold]) / torch.tensor([3, 4])
+    assert torch.allclose(values[:2], expected.double())
+    shares = torch.tensor([1.0, 2.0, 3.0], dtype=torch.float64) / 6.1
+    assert margins[0].item() == pytest.approx((torch.logit(shares) + 2).mean().item())
+    # nothing lives in the last group
+    assert values[2] == margins[2] == torch.inf

@@ -1,7 +1,6 @@
 """`Budget`: half the MACs, please."""
 
 import os
-import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
 from typing import Any
@@ -10,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from diffsparse.budget.bounds import StepBounds
 from diffsparse.budget.clock import Clock
 from diffsparse.budget.cost_model import CostModel
 from diffsparse.budget.entries import GateEntries, steered_gates
@@ -20,11 +20,12 @@ from diffsparse.budget.look import Look, warn_of_closed
 from diffsparse.budget.pressure import Pressure
 from diffsparse.budget.regate import Regated, can_go_on, check_can_regate, regate
 from diffsparse.budget.rgf import warn_of_idle_rgf
+from diffsparse.budget.schedule import Schedule
 from diffsparse.budget.shrink import given_optimizers, replayed, shrink_in_place
 from diffsparse.budget.steering import Steering
 from diffsparse.compaction import Compacted, Plan, compact
 from diffsparse.compaction.materialise import check_model, materialise
-from diffsparse.errors import SparsityError, SparsityWarning, require_number, require_whole
+from diffsparse.errors import SparsityError, require_number
 from diffsparse.example import Example
 from diffsparse.gating import warn_of_forgotten_parameters, warn_of_idle_gates
 from diffsparse.measuring.latency_table import LatencyTable
@@ -39,8 +40,6 @@ STRENGTH = 4e-4
 """Lambda of the pressure at first."""
 SLACK = 0.1
 """How far from the ramp the cost may be, as a share of the whole, before thresholds are shifted; none above at last."""
-EVERY, LOOKS = 10, 20
-"""Steps between looks, and the least number of looks where there are as many steps."""
 
 
 class Budget:
@@ -68,8 +67,9 @@ class Budget:
             with them when it is made small. So do gates that are frozen (`requires_grad` of beta) when this is called.
         pressure: a norm, such as `ds.L1()`, presses on gates; by default the pressure is on thresholds.
         strength: lambda of the pressure at first, before it is steered; 0 leaves everything to the shifts.
-        weighted: whether pressure and shifts are in proportion to what an entry costs; by default if some gates
-            are on batch norms. Heads and neurons of networks without them die by their importance alone.
+        weighted: whether pressure and shifts are in proportion to what an entry costs and, between layers in series,
+            to that over what it is worth to the loss; by default if some gates are on batch norms. Heads and neurons of
+            networks without them die by their importance alone.
         table: of latencies, or the file that holds it; by default a file in your cache.
 
     Example:
@@ -110,17 +110,14 @@ class Budget:
         require_whole_model(model, "make the budget first, then shard the model")
         self.model = check_model(model)
         self.example = Example.of(example_inputs)
-        self.steps = require_whole("steps", steps, low=1)
-        parts = require_whole("shrinks", shrinks, low=1)
         gates, self._frozen = steered_gates(self.model, only)
         entries = GateEntries(gates)
         usual = EARLY if entries.know_importance else DUE
-        self.due = max(1, round(require_number("due", usual if due is None else due, above=0, high=1) * self.steps))
-        """The step at which the cost is reached."""
-        self._shrinks_at = {max(1, round(self.due * part / parts)) for part in range(1, parts + 1)}
-        self._every = max(1, min(EVERY, self.due // LOOKS))
+        self._schedule = Schedule(steps, due=usual if due is None else due, shrinks=shrinks)
+        self.steps, self.due = steps, self._schedule.due
+        """Of the whole run, and the step at which the cost is reached."""
         warn_of_idle_rgf(self.model, self.example, gates)
-        if parts > 1:
+        if shrinks > 1:
             check_can_regate(self.model)
         self._pressure = Pressure(entries, pressure, require_number("strength", strength, low=0))
         asked = {"macs": macs, "params": params, "bytes": bytes, "latency": latency}
@@ -130,9 +127,15 @@ class Budget:
         by_cost = not entries.keep_sizes if weighted is None else weighted
         self._steering = Steering(entries, self._costs, limits, self._exact, clock, weighted=by_cost)
         self._steering.check_reachable()
+        self._bounds = StepBounds()
         shares = self._steering.limits.shares(self._costs.whole)
-        self._made_for = {"steps": steps, "due": self.due, "shrinks": sorted(self._shrinks_at), "limits": shares}
-        self._step, self._warned = 0, False
+        self._made_for = {
+            "steps": steps,
+            "due": self.due,
+            "shrinks": sorted(self._schedule.shrinks_at),
+            "limits": shares,
+        }
+        self._step = 0
         self._plans: list[Plan] = []
         self._small: Compacted[Any] | None = None
         self.finished = False
@@ -152,7 +155,9 @@ class Budget:
     def small(self) -> Compacted[Any]:
         """The model with the plan by which it became small, for `save` and `MovingAverage.follow`."""
         if self._small is None:
-            raise SparsityError(f"the model is not small yet; wait for step {min(self._shrinks_at)} of {self.steps}")
+            raise SparsityError(
+                f"the model is not small yet; wait for step {min(self._schedule.shrinks_at)} of {self.steps}"
+            )
         return self._small
 
     @property
@@ -165,8 +170,9 @@ class Budget:
     def penalty(self) -> Tensor:
         """The term to add to the loss: a scalar, zero once the cost is reached."""
         if self.finished:
-            self._warn_of_extra_steps(self._step + 1)
+            self._schedule.warn_beyond_the_end(self._step + 1)
             return next(self.model.parameters(), torch.zeros(())).new_zeros(())
+        self._bounds.remember(self._steering.entries, self._steering.in_series)
         return self._pressure.term(self._steering.weights)
 
     def step(self, *optimizers: Optimizer | Iterable[Optimizer]) -> bool:
@@ -184,8 +190,9 @@ class Budget:
             warn_of_forgotten_parameters(self.model, *given)
         self._step += 1
         if self.finished:
-            self._warn_of_extra_steps(self._step)
+            self._schedule.warn_beyond_the_end(self._step)
             return False
+        self._steering.worth.watch(given)
         try:
             return self._look_and_shrink(given)
         except Exception:
@@ -195,17 +202,18 @@ class Budget:
     def _look_and_shrink(self, optimizers: Sequence[Optimizer]) -> bool:
         # frameworks move a model after its budget was made
         self.example = self.example.beside(self.model)
-        shrinks = self._step in self._shrinks_at
+        self._bounds.apply()
+        shrinks = self._step in self._schedule.shrinks_at
         if self._step == self.due:
             self._steering.land()
-        elif shrinks or self._step % self._every == 0:
+        elif self._schedule.looks_at(self._step):
             self._look()
         return shrinks and self._shrink(optimizers)
 
     def _look(self) -> None:
-        left = (1 - self._step / self.due) ** 3
+        left = self._schedule.left(self._step)
         ramp = self._steering.limits.on_the_way(self._costs.whole, 1 - left)
-        self._pressure.steer(ramp.missing(self._steering.observe(), self._costs.whole), self._every / self.due)
+        self._pressure.steer(ramp.missing(self._steering.observe(), self._costs.whole), self._schedule.every / self.due)
         least = ramp.loosened(-SLACK, self._costs.whole).at_least(self._steering.limits)
         alive = self._steering.look(ramp.loosened(SLACK * left, self._costs.whole), least)
         self._note(self._costs.cost(alive), ramp, self._steering.entries.by_kind(alive))
@@ -249,12 +257,8 @@ class Budget:
             self._pressure.keep(self._steering.entries, groups)
         self._small = replace(small, model=self.model, original=original, known_before=self._costs.measured)
         self.finished = regated is None
-
-    def _warn_of_extra_steps(self, step: int) -> None:
-        if step > self.steps and not self._warned:
-            self._warned = True
-            words = f"this budget was made for {self.steps} steps, and the loop goes on"
-            warnings.warn(f"{words}; the model stays as small as it is", SparsityWarning, stacklevel=3)
+        if self.finished:
+            self._steering.worth.stop()
 
     def state_dict(self) -> dict[str, Any]:
         """Where the budget is, as plain data, for a checkpoint; model and optimiser have states of their own."""
@@ -289,6 +293,7 @@ class Budget:
                 self._adopt(small, None if last else regate(self.model, small), given)
             self._steering.load_state_dict(state["steering"])
             self._pressure.load_state_dict(state["pressure"])
+            self._steering.worth.watch(() if self.finished else given)
         except (LookupError, TypeError, ValueError) as error:
             raise SparsityError(f"this is not the state of a budget for this model: {error}") from error
         self._step, self.history = step, history

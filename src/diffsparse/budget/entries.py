@@ -1,6 +1,6 @@
 """The entries of all gates of a model side by side: which live, how close each is to its threshold, and shifting it."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -44,6 +44,13 @@ class GateEntries:
         """Whether no gate is on a batch norm: all are on heads, neurons, and channels without one."""
         self.immortal = self.sizes[self.group] == 1
         """Entries that are alone in their group, whose threshold they never reach."""
+
+    def parts(self) -> Iterator[tuple[VectorGate, slice]]:
+        """Each gate, with the place of its groups among all."""
+        start = 0
+        for gate in self.gates.values():
+            yield gate, slice(start, start + gate.beta.numel())
+            start += gate.beta.numel()
 
     @property
     def know_importance(self) -> bool:
@@ -96,13 +103,12 @@ class GateEntries:
         return np.asarray(_joined([gate.beta.detach().flatten() for gate in self.gates.values()]), float)
 
     @torch.no_grad()
-    def shift(self, by: Numbers) -> None:
-        """Add to beta of each group."""
-        start = 0
-        for gate in self.gates.values():
-            part, start = by[start : start + gate.beta.numel()], start + gate.beta.numel()
-            if part.any():
-                gate.shift_threshold(torch.from_numpy(part).view(gate.beta.shape))
+    def shift(self, by: Numbers, keep: Mask | None = None) -> None:
+        """Add to beta of each group; in those of `keep`, values of entries that stay alive stay, too."""
+        kept = np.zeros(len(by), bool) if keep is None else keep
+        for gate, part in self.parts():
+            if by[part].any():
+                gate.shift_threshold(*(torch.from_numpy(each[part]).view(gate.beta.shape) for each in (by, kept)))
 
     @torch.no_grad()
     def separate(self, distance: float) -> None:

@@ -11,7 +11,9 @@ from diffsparse.budget.probing import quietly_compacted
 from diffsparse.compaction.duplicate import duplicate
 from diffsparse.compaction.materialise import materialise
 from diffsparse.compaction.recording import recorded
-from diffsparse.example import Example
+from diffsparse.compaction.verify import default_tolerance, difference
+from diffsparse.example import Example, map_tensors
+from diffsparse.undisturbed import undisturbed
 
 
 class Exact:
@@ -65,3 +67,14 @@ class Exact:
             graph, _ = recorded(materialise(self._probe), self._example)
             self._keeps[key] = not graph.constant
         return self._keeps[key]
+
+    def responds(self, alive: Mask) -> bool:
+        """Whether the output is another one for other inputs; by trying, where there are floating-point inputs."""
+        if not any(tensor.is_floating_point() for tensor in self._example.tensors):
+            return self.keeps_output(alive)
+        change = lambda tensor: 0.5 - 2 * tensor if tensor.is_floating_point() else tensor  # noqa: E731
+        changed = map_tensors(change, self._example.inputs)
+        self._entries.impose(self._probe, alive)
+        with undisturbed(self._probe, device=self._example.device):
+            first, second = (example.run(self._probe) for example in (self._example, Example.of(changed)))
+        return difference(first, second) > default_tolerance(self._probe)

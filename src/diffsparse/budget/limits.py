@@ -1,5 +1,6 @@
 """What a network may cost: one or several limits, and the way there."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -88,3 +89,22 @@ class Limits:
         """The limits that there are, as shares of the whole cost."""
         pairs = zip(METRICS, self.numbers, whole, strict=True)
         return {name: float(limit / cost) for name, limit, cost in pairs if np.isfinite(limit)}
+
+    def unreachable(self, whole: Numbers, samples: int, smallest: Numbers) -> SparsityError:
+        """What to say if the network cannot cost less than `smallest`, for so many samples; to raise."""
+        shares, reached = self.shares(whole), Limits(smallest).shares(whole)
+        given = self.given or shares
+        asked = ", ".join(f"{name}={number:.4g}" for name, number in given.items())
+        if any(number > 1 for number in given.values()):
+            asked += " (a number above 1 is not a share, but a cost)"
+        words = []
+        for name in shares:
+            # in the unit that the user gave, rounded up
+            counted = whole[METRICS.index(name)] / (samples if name == "macs" else 1)
+            number = math.ceil(1e4 * reached[name]) / 1e4 if given[name] <= 1 else math.ceil(reached[name] * counted)
+            words.append(f"{name}={number:.15g}")
+        return SparsityError(
+            f"a budget of {asked} cannot be reached: with every gate closed that can be, the rest still costs "
+            f"{', '.join(words)}, the smallest budget for this network. Ask for that or more, or put gates into more "
+            "layers"
+        )

@@ -1,6 +1,5 @@
 """Steering by thresholds: all of them move together, weighted by what an entry costs, until the cost is right."""
 
-import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -11,12 +10,12 @@ from diffsparse.budget.clock import Clock
 from diffsparse.budget.cost_model import CostModel
 from diffsparse.budget.entries import GateEntries
 from diffsparse.budget.exact import Exact
-from diffsparse.budget.limits import METRICS, Limits, Mask, Numbers
+from diffsparse.budget.limits import Limits, Mask, Numbers
 from diffsparse.budget.search import BESIDE, fewest_deaths, least
+from diffsparse.budget.weights import group_weights
+from diffsparse.budget.worth import Worth
 from diffsparse.errors import SparsityError
 
-FLOOR = 0.05
-"""Least weight of a group, as a share of the mean: what costs next to nothing is hardly pushed."""
 APART = 1e-5
 """Least distance of neighbours on the scale of beta, whose rounding error is a tenth of this."""
 NEAR, TRIES = 0.995, 40
@@ -34,7 +33,7 @@ class Steering:
         limits: the final ones.
         exact: makes an exact count for the model as it is now; slow.
         clock: measures what a network takes; None if there is no limit for that.
-        weighted: whether thresholds move in proportion to what an entry of their group costs.
+        weighted: whether thresholds move in proportion to what an entry of their group costs, over what it is worth.
     """
 
     def __init__(
@@ -52,19 +51,38 @@ class Steering:
         self.measured_latency = 1.0
         """Share of the whole network's latency after the landing, if there is a limit for it."""
         self._margins = entries.margins()
-        self.weights = self.group_weights(self._margins > 0)
-        """What an entry of each group costs, the mean over all entries being 1."""
+        self.worth = Worth(entries)
+        self.in_series = np.zeros(len(entries.sizes), bool)
+        """Groups without which the output would be constant, and whose common scale the loss does not see."""
+        self._sought = False
+        self.weights = self._weigh(self._margins > 0)
+        """Of each group."""
         self._essential = set[int]()
         self._may_be_empty: list[set[int]] = []
 
-    def group_weights(self, alive: Mask) -> Numbers:
-        """What one more entry of each group costs now, for the limit that is hardest to reach; the mean is 1."""
+    def _weigh(self, alive: Mask) -> Numbers:
         if not self._weighted:
             return np.ones(len(self.entries.sizes))
-        metric = int(np.argmax(self.costs.cost(alive) / self.limits.numbers))
-        marginal = self.costs.marginal(alive, metric)
-        by_group = np.bincount(self.entries.group, weights=marginal) / self.entries.sizes
-        return np.asarray(np.maximum(by_group / (marginal.mean() or 1.0), FLOOR))
+        return group_weights(self.entries, self.costs, self.limits, alive, self.worth, self.in_series)
+
+    def _find_series(self) -> None:
+        """Tell layers in series, once, as soon as gradients have been seen.
+
+        Nothing but the cost tells the sizes of their gates apart, so that the most expensive layer would close first,
+        as a whole.
+        """
+        if self._sought or not self.worth.known:
+            return
+        found = self.worth.without_scale() & (self.entries.sizes > 1)
+        if found.any():
+            exact = self._exact()
+            for group in np.flatnonzero(found):
+                found[group] = not exact.responds(self.entries.group != group)
+        self._set_series(found)
+
+    def _set_series(self, groups: Mask) -> None:
+        self.in_series, self._sought = groups, True
+        self.worth.watch_only(groups | self.worth.without_effect())
 
     def observe(self) -> Numbers:
         """Read the gates; the cost of what lives, by the formula."""
@@ -76,8 +94,9 @@ class Steering:
 
         It goes by what `observe` has read.
         """
+        self._find_series()
         alive = np.asarray(self._margins > 0)
-        self.weights = self.group_weights(alive)
+        self.weights = self._weigh(alive)
         cost = self.costs.cost(alive)
         if most.excess(cost) > 1 or not self._is_connected(alive):
             return self._steer(lambda: self._deaths(most, int((~alive).sum())))
@@ -88,14 +107,14 @@ class Steering:
     def land(self) -> None:
         """Shift thresholds so that the cost, counted exactly, is within the limits and no entry dies in vain."""
         self.observe()
-        self.weights = self.group_weights(self._margins > 0)
+        self.weights = self._weigh(self._margins > 0)
         exact = self._exact()
         if self._clock is not None:
             self.measured_latency = self._clock.correct(exact, lambda: self._exact_deaths(exact)[0], self.limits)
         self._steer(lambda: self._exact_deaths(exact))
         alive = self.entries.alive()
         if self.limits.excess(exact.cost(alive)) > 1:
-            raise self._unreachable(exact.cost(alive))
+            raise self.limits.unreachable(self.costs.whole, self.costs.samples, exact.cost(alive))
 
     def check_reachable(self) -> None:
         """Raise, with the smallest cost that can be reached, if the limits are below it."""
@@ -106,7 +125,7 @@ class Steering:
             # the formula counts some channels as alive that are not
             smallest = self._exact().cost(fewest)
             if self.limits.excess(smallest) > 1:
-                raise self._unreachable(smallest)
+                raise self.limits.unreachable(self.costs.whole, self.costs.samples, smallest)
 
     def keep(self, model: nn.Module, kept: Mapping[str, list[int]]) -> Mask:
         """Go on with the gates of `model`, which became small; returns which groups are left.
@@ -119,6 +138,8 @@ class Steering:
         groups = np.asarray(np.bincount(self.entries.group, weights=left) > 0)
         self.entries, self.weights = self.entries.in_model(model), self.weights[groups]
         self.costs.keep(left)
+        self.worth.keep(self.entries, groups)
+        self.in_series = self.in_series[groups]
         self._margins = self.entries.margins()
         return groups
 
@@ -126,6 +147,8 @@ class Steering:
         """What cannot be computed from the gates."""
         return {
             "weights": self.weights.tolist(),
+            "worth": self.worth.state_dict(),
+            "in_series": self.in_series.tolist() if self._sought else None,
             "essential": sorted(self._essential),
             "may_be_empty": [sorted(proven) for proven in self._may_be_empty],
         }
@@ -136,27 +159,11 @@ class Steering:
         if weights.shape != self.weights.shape:
             raise ValueError(f"it is of {len(weights)} groups of gates, and there are {len(self.weights)}")
         self.weights = weights
+        self.worth.load_state_dict(state["worth"])
+        if state["in_series"] is not None:
+            self._set_series(np.array(state["in_series"], bool))
         self._essential = set(state["essential"])
         self._may_be_empty = [set(proven) for proven in state["may_be_empty"]]
-
-    def _in_the_unit_of(self, given: float, name: str, reached: float) -> str:
-        """A share of the whole cost, as a number if the user gave a number; rounded up."""
-        if given <= 1:
-            return f"{name}={math.ceil(1e4 * reached) / 1e4:g}"
-        counted = self.costs.samples if name == "macs" else 1
-        return f"{name}={math.ceil(reached * self.costs.whole[METRICS.index(name)] / counted)}"
-
-    def _unreachable(self, cost: Numbers) -> SparsityError:
-        shares, reached = self.limits.shares(self.costs.whole), Limits(cost).shares(self.costs.whole)
-        given = self.limits.given or shares
-        asked = ", ".join(f"{name}={number:.4g}" for name, number in given.items())
-        if any(number > 1 for number in given.values()):
-            asked += " (a number above 1 is not a share, but a cost)"
-        smallest = ", ".join(self._in_the_unit_of(given[name], name, reached[name]) for name in shares)
-        return SparsityError(
-            f"a budget of {asked} cannot be reached: with every gate closed that can be, the rest still costs "
-            f"{smallest}, the smallest budget for this network. Ask for that or more, or put gates into more layers"
-        )
 
     def _steer(self, decide: Callable[[], tuple[Mask, float]]) -> Mask:
         """Shift thresholds as decided; the entries that live then."""
@@ -198,7 +205,7 @@ class Steering:
         distance = np.minimum(room / 2, APART / 2)
         wanted = np.clip(shift * self.weights, np.minimum(lowest - BESIDE, 0), np.maximum(highest + BESIDE, 0))
         by = np.where(self.entries.sizes == 1, 0.0, np.clip(wanted, below + distance, above - distance))
-        self.entries.shift(by)
+        self.entries.shift(by, keep=self.in_series)
         self._margins = self._margins - by[self.entries.group]
         return True
 

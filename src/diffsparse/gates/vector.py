@@ -1,4 +1,4 @@
-"""Gates whose entries compete along given dimensions, with one threshold per group: signed, or on the simplex."""
+"""Gates whose entries compete along given dimensions, with one threshold per group."""
 
 from abc import abstractmethod
 from collections.abc import Sequence
@@ -9,9 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from diffsparse.errors import SparsityError, require_number, require_whole
-from diffsparse.functional import signed_threshold, simplex_threshold
-from diffsparse.functional.groups import Dims, group_dims, initial_alpha, initial_beta
-from diffsparse.gates.gate import DROPPED, Gate, checked_values, closed_beta, gate_dtype, require_room, values_dtype
+from diffsparse.functional.groups import Dims, group_dims, initial_beta
+from diffsparse.gates.gate import Gate, checked_values, gate_dtype, require_room, values_dtype
 
 
 class VectorGate(Gate):
@@ -130,8 +129,11 @@ class VectorGate(Gate):
         raise NotImplementedError
 
     @torch.no_grad()
-    def shift_threshold(self, by: Tensor) -> None:
-        """Add `by`, of the shape of `beta`, to it: entries die, or come back to life."""
+    def shift_threshold(self, by: Tensor, keep: Tensor | None = None) -> None:
+        """Add `by`, of the shape of `beta`, to it: entries die, or come back to life.
+
+        In groups where `keep` is true, values of entries that stay alive stay as they are, if this kind of gate can.
+        """
         self.beta.add_(by.to(self.beta))
 
     @torch.no_grad()
@@ -145,155 +147,17 @@ class VectorGate(Gate):
         """`alpha` with equal shares for these entries and next to none for the others."""
         raise NotImplementedError
 
+    def effects(self) -> Tensor | None:
+        """How much the loss changes, to first order, if an entry dies: its value times the derivative of the loss.
 
-class SignedGate(VectorGate):
-    r"""Owns `alpha` and `beta` of a signed gate (Eq. 12): :math:`a = \mathrm{sign}(\alpha)(|\alpha| -
-    \sigma(\beta)\|\alpha\|_1)_+`.
-
-    Args:
-        size: number of entries, or the shape of a batch of groups.
-        dim: dimension or dimensions of one competition group.
-        value: what every entry starts at (the paper: 0.5); not 0, where a gate gets no gradient.
-        rgf: `elu_alpha` of rectified gradient flow, or None.
-
-    Shape: `gate()` has the shape `size`; `beta` has that shape without `dim`.
-
-    Example:
-        >>> SignedGate(3)().tolist()
-        [0.5, 0.5, 0.5]
-        >>> SignedGate.from_values([0.7, 0.0, -0.2])().detach()
-        tensor([ 0.7000,  0.0000, -0.2000])
-    """
-
-    smallest_step = 0.0
-
-    def __init__(
-        self,
-        size: int | Sequence[int],
-        *,
-        dim: Dims = -1,
-        value: float = 0.5,
-        rgf: float | None = None,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
-    ) -> None:
-        super().__init__(size, dim=dim, rgf=rgf, device=device, dtype=dtype)
-        start, limits = abs(initial_alpha(self.group_size, value)), torch.finfo(self.alpha.dtype)
-        if start < limits.tiny or start * self.group_size > limits.max:
-            raise SparsityError(
-                f"the value a gate starts at must be neither zero, where it gets no gradient, nor out of the range of "
-                f"{self.alpha.dtype} (the paper: 0.5), got {value!r}"
-            )
-        self.value = value
-        self.reset_parameters()
-
-    def reset_parameters(self) -> None:
-        """Every entry back to `value`, whatever the gate started at."""
-        self.alpha.detach().fill_(initial_alpha(self.group_size, self.value))
-        self.beta.detach().fill_(initial_beta(self.group_size))
-
-    def magnitudes(self) -> Tensor:
-        return self.groups(self.alpha.detach().abs())[0]
-
-    def scale_magnitudes(self, logarithm: Tensor) -> None:
-        (rows,) = self.groups(self.alpha.detach())
-        self.set_groups(rows * logarithm.exp(), self.beta)
-
-    def _alpha_of(self, alive: Tensor) -> Tensor:
-        return alive
-
-    def _threshold_of(self, alpha: Tensor) -> Tensor:
-        share = self.beta.double().sigmoid() * self.alpha.double().abs().sum() / alpha.double().abs().sum()
-        return torch.logit(share)
-
-    @torch.no_grad()
-    def shift_threshold(self, by: Tensor) -> None:
-        r"""With `keeps_sizes`, an entry that stays alive keeps its value: :math:`|\alpha| = |a| + t`, where t is the
-        threshold that the shift leads to, and `beta` then makes t that of the new `alpha`. Ranks stay as they are.
+        Shape (groups, entries), from the gradient of `alpha`; None if that is not known.
         """
-        if not self.keeps_sizes:
-            super().shift_threshold(by)
-            return
-        (rows,), (values,) = self.groups(self.alpha.double()), self.groups(self().double())
-        share = (self.beta.double() + by.to(self.beta.device)).sigmoid().view(-1, 1)
-        threshold = share * rows.abs().sum(-1, keepdim=True)
-        stays = (rows.abs() > threshold) & (values != 0)
-        rows = torch.where(stays, rows.sign() * (values.abs() + threshold), rows)
-        total = rows.abs().sum(-1, keepdim=True)
-        self.set_groups(rows, torch.logit(torch.where(total > 0, threshold / total, share)))
+        return None
 
-    def forward(self) -> Tensor:
-        return signed_threshold(self.alpha, self.beta, self.dims, rgf=self.rgf)
+    def room(self) -> tuple[Tensor, Tensor]:
+        """The mean live value of each group, and how far live entries lie above the threshold, on the scale of beta.
 
-    def _solve(self, rows: Tensor, start: float) -> tuple[Tensor, Tensor]:
-        r"""With m survivors that sum to A in magnitude, s = sigmoid(beta) and dropped entries at half the threshold t,
-
-        .. math:: t = \frac{sA}{1 - s\,(m + \tfrac12(n-m))}, \qquad
-                  \alpha_i = a_i + \mathrm{sign}(a_i)\,t \text{ for survivors},\; \tfrac12 t \text{ for the dropped}
+        Infinite for a group in which nothing lives, and for gates of a kind for which it does not matter.
         """
-        n = self.group_size
-        beta = rows.new_full(rows.shape[:1], start)
-        fraction = beta.sigmoid()
-        alive = (rows != 0).sum(-1)
-        threshold = (fraction * rows.abs().sum(-1) / (1 - fraction * (alive + DROPPED * (n - alive)))).unsqueeze(-1)
-        alpha = torch.where(rows != 0, rows + rows.sign() * threshold, DROPPED * threshold)
-        if n > 1:
-            dead = alive == 0
-            beta = torch.where(dead, closed_beta(n), beta)
-            alpha = torch.where(dead.unsqueeze(-1), alpha.new_tensor(0.5), alpha)
-        return alpha, beta
-
-
-class SimplexGate(VectorGate):
-    """Owns `alpha` and `beta` of a gate on the simplex (Eq. 9-11): exp, threshold, normalise.
-
-    Args:
-        size: number of entries, or the shape of a batch of groups.
-        dim: dimension or dimensions of one competition group.
-        rgf: `elu_alpha` of rectified gradient flow, or None.
-
-    Starts uniform at 1/n. Penalise it with `Lp(p < 1)`: its l1 norm is always 1.
-
-    Example:
-        >>> SimplexGate(4)().tolist()
-        [0.25, 0.25, 0.25, 0.25]
-        >>> SimplexGate.from_values([0.75, 0.25, 0.0])().detach()
-        tensor([0.7500, 0.2500, 0.0000])
-    """
-
-    def magnitudes(self) -> Tensor:
-        return self.groups(self.alpha.detach())[0].softmax(-1)
-
-    def scale_magnitudes(self, logarithm: Tensor) -> None:
-        (rows,) = self.groups(self.alpha.detach())
-        self.set_groups(rows + logarithm, self.beta)
-
-    def _alpha_of(self, alive: Tensor) -> Tensor:
-        return torch.where(alive, 0.0, -100.0)
-
-    def _threshold_of(self, alpha: Tensor) -> Tensor:
-        left = torch.logsumexp(alpha.double(), 0) - torch.logsumexp(self.alpha.double(), 0)
-        return torch.logit(self.beta.double().sigmoid() / left.exp())
-
-    def forward(self) -> Tensor:
-        return simplex_threshold(self.alpha, self.beta, self.dims, rgf=self.rgf)
-
-    def _require_possible(self, rows: Tensor) -> None:
-        if bool((rows < 0).any()):
-            raise SparsityError(f"values of a simplex gate must not be negative, got {rows.min().item():g}")
-        sums = rows.sum(-1)
-        if not torch.allclose(sums, torch.ones_like(sums), atol=1e-4):
-            worst = sums[(sums - 1).abs().argmax()].item()
-            raise SparsityError(f"values of a simplex gate must sum to 1 in every group, got a sum of {worst:g}")
-
-    def _solve(self, rows: Tensor, start: float) -> tuple[Tensor, Tensor]:
-        r"""With m survivors and s = sigmoid(beta): :math:`\alpha_i = \log(s + T a_i)` for survivors and
-        :math:`\log(s/2)` for the dropped, where :math:`T = 1 - s(m + (n-m)/2)`. A group of zeros has equal alpha.
-        """
-        n, sums = self.group_size, rows.sum(-1, keepdim=True)
-        beta = rows.new_full(rows.shape[:1], start)
-        fraction = beta.sigmoid().unsqueeze(-1)
-        alive = (rows > 0).sum(-1, keepdim=True)
-        total = (1 - fraction * (alive + DROPPED * (n - alive))) / torch.where(sums > 0, sums, 1.0)
-        alpha = torch.where(rows > 0, fraction + total * rows, DROPPED * fraction).log()
-        return alpha, torch.where(alive.squeeze(-1) == 0, closed_beta(n), beta)
+        unknown = self.beta.detach().flatten().new_full((self.beta.numel(),), torch.inf)
+        return unknown, unknown

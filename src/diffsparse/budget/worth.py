@@ -1,0 +1,110 @@
+"""What gradients of gates tell: what an entry is worth to the loss, and whether the loss sees the scale of a group."""
+
+from collections.abc import Iterable
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import torch
+from torch.optim import Optimizer
+
+from diffsparse.budget.entries import GateEntries
+from diffsparse.budget.limits import Mask, Numbers
+from diffsparse.budget.shrink import unwrapped_optimizer
+
+LEAST = 1e-3
+"""Least worth of a group, as a share of the largest."""
+KEPT = 0.98
+"""How much of the estimates stays in each step."""
+FREE = 0.02
+"""Effects that cancel each other up to so small a share say that the loss does not see the scale of their group."""
+
+
+class Worth:
+    r"""What an entry of each group is worth: the root mean square of :math:`a_i\,\partial L/\partial a_i`.
+
+    To first order this is how much the loss changes if the entry dies. It can be compared between layers, where sizes
+    of gates cannot if a norm behind them takes out their common scale. Where it does, these effects sum to zero.
+    Gradients are read just before the optimiser makes its step, when they are those of the whole batch, over all
+    processes.
+
+    Args:
+        entries: of the gates.
+    """
+
+    def __init__(self, entries: GateEntries) -> None:
+        self._entries = entries
+        self._watched = np.ones(len(entries.sizes), bool)
+        # by group: the mean square of effects, and the square of their sum over the number of them
+        self._seen = torch.full((2, len(entries.sizes)), torch.nan)
+        self._hooks: WeakKeyDictionary[Optimizer, Any] = WeakKeyDictionary()
+
+    def watch(self, optimizers: Iterable[Optimizer]) -> None:
+        """Look at gradients in each step of these optimisers."""
+        for optimizer in map(unwrapped_optimizer, optimizers if self._watched.any() else ()):
+            if optimizer not in self._hooks:
+                self._hooks[optimizer] = optimizer.register_step_pre_hook(lambda each, *_: self._note(each))
+
+    def watch_only(self, groups: Mask) -> None:
+        """Look at gradients of gates of these groups alone."""
+        self._watched = groups
+        if not groups.any():
+            self.stop()
+
+    def stop(self) -> None:
+        """Look no more."""
+        for hook in self._hooks.values():
+            hook.remove()
+        self._hooks.clear()
+
+    @torch.no_grad()
+    def _note(self, optimizer: Optimizer) -> None:
+        held = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+        for gate, part in self._entries.parts():
+            if not self._watched[part].any() or id(gate.alpha) not in held or (effects := gate.effects()) is None:
+                continue
+            self._seen = self._seen.to(effects)
+            sums = torch.stack([effects.square().sum(-1), effects.sum(-1).square()])
+            new, old = sums / (effects != 0).sum(-1), self._seen[:, part]
+            mixed = torch.where(old.isnan(), new, KEPT * old + (1 - KEPT) * new)
+            self._seen[:, part] = torch.where(new.isfinite(), mixed, old)
+
+    @property
+    def known(self) -> bool:
+        """Whether any gradient has been seen."""
+        return not bool(self._seen.isnan().all())
+
+    def by_group(self) -> Numbers:
+        """Worth of an entry of each group; that of groups never seen is the mean of the others."""
+        squares = self._numbers()[0]
+        known = squares[~np.isnan(squares)]
+        if not len(known) or not known.max() > 0:
+            return np.ones(len(squares))
+        roots = np.sqrt(np.where(np.isnan(squares), known.mean(), squares))
+        return np.asarray(np.maximum(roots, LEAST * roots.max()))
+
+    def without_scale(self) -> Mask:
+        """Groups whose common scale the loss does not see, as far as is known."""
+        squares, common = self._numbers()
+        return np.asarray(common < FREE * squares)
+
+    def without_effect(self) -> Mask:
+        """Groups of which no entry matters, as far as is known, because a norm behind takes out the scale of each."""
+        squares = self._numbers()[0]
+        return np.asarray(squares < LEAST**2 * np.max(squares, initial=0.0, where=~np.isnan(squares)))
+
+    def keep(self, entries: GateEntries, groups: Mask) -> None:
+        """Go on with these entries, of the groups that are left."""
+        self._entries, self._watched = entries, self._watched[groups]
+        self._seen = self._seen[:, torch.from_numpy(groups).to(self._seen.device)]
+
+    def _numbers(self) -> Numbers:
+        return np.asarray(self._seen.double().cpu().numpy())
+
+    def state_dict(self) -> list[list[float | None]]:
+        """The estimates; None where there is none yet."""
+        return [[None if np.isnan(number) else float(number) for number in row] for row in self._numbers()]
+
+    def load_state_dict(self, state: list[list[float | None]]) -> None:
+        """Restore what `state_dict` gave."""
+        self._seen = torch.from_numpy(np.array(state, float))

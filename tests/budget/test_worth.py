@@ -1,0 +1,208 @@
+"""What an entry is worth to the loss: read from gradients just before a step, and what it does to the weights."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import diffsparse as ds
+from diffsparse.budget.entries import GateEntries
+from diffsparse.budget.weights import FLOOR, group_weights
+from diffsparse.budget.worth import KEPT, Worth
+from diffsparse.gates import SignedGate
+from tests.budget.examples import gated, train
+
+
+def stepped(gates: list[SignedGate], factors: list[float], worth: Worth) -> None:
+    """One step of SGD on a loss with so steep gates."""
+    optimizer = torch.optim.SGD([parameter for gate in gates for parameter in gate.parameters()], lr=0.0)
+    worth.watch([optimizer])
+    loss = sum(factor * gate().sum() for gate, factor in zip(gates, factors, strict=True))
+    optimizer.zero_grad()
+    loss.backward()  # type: ignore[union-attr]
+    optimizer.step()
+
+
+def worth_of(*gates: SignedGate) -> Worth:
+    return Worth(GateEntries({f"{number}": gate for number, gate in enumerate(gates)}))
+
+
+def test_worth_is_in_proportion_to_what_the_loss_loses() -> None:
+    gates = [SignedGate(4, value=0.5), SignedGate(6, value=1.0)]
+    worth = worth_of(*gates)
+    assert worth.by_group().tolist() == [1, 1]
+    stepped(gates, [2.0, 3.0], worth)
+    assert worth.by_group() == pytest.approx(np.array([1.0, 3.0]))
+
+
+def test_estimates_are_averaged_and_gradients_that_are_not_finite_are_ignored() -> None:
+    gate = SignedGate(4, value=1.0)
+    worth = worth_of(gate)
+    for factor in (1.0, 3.0, float("nan")):
+        stepped([gate], [factor], worth)
+    mean = KEPT * 1.0 + (1 - KEPT) * 9.0
+    assert np.array(worth.state_dict()) == pytest.approx(np.array([[mean], [4 * mean]]), rel=1e-5)
+
+
+def test_states_are_restored() -> None:
+    gates = [SignedGate(4, value=1.0), SignedGate((2, 3), value=1.0), SignedGate(5)]
+    worth, again = worth_of(*gates), worth_of(*gates)
+    stepped(gates[:2], [1.0, 2.0], worth)
+    again.load_state_dict(worth.state_dict())
+    assert again.state_dict() == worth.state_dict()
+    assert again.by_group().tolist() == worth.by_group().tolist()
+    assert worth.state_dict()[0][-1] is None
+
+
+def test_groups_that_were_never_seen_are_like_the_others() -> None:
+    gates = [SignedGate(4, value=1.0), SignedGate(4, value=1.0)]
+    worth = worth_of(*gates)
+    stepped(gates[:1], [5.0], worth)
+    assert worth.by_group() == pytest.approx(np.full(2, 5.0))
+
+
+def test_a_dead_group_keeps_what_it_was_worth() -> None:
+    gates = [SignedGate(4, value=1.0), SignedGate(4, value=1.0)]
+    worth = worth_of(*gates)
+    stepped(gates, [1.0, 3.0], worth)
+    gates[1].beta.data.fill_(5.0)
+    stepped(gates, [1.0, 3.0], worth)
+    assert worth.by_group() == pytest.approx(np.array([1.0, 3.0]))
+
+
+class Chain(nn.Module):
+    """Behind the first norm's gates there is another norm; behind the second one's, the output."""
+
+    def __init__(self, *, residual: bool = False) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(8, 8), nn.Linear(8, 8)
+        self.norms = nn.ModuleList([nn.BatchNorm1d(8), nn.BatchNorm1d(8)])
+        self.head, self.residual = nn.Linear(8, 2), residual
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        first = F.relu(self.norms[0](self.first(x)))
+        made: torch.Tensor = self.head(F.relu(self.norms[1](self.second(first) + (x if self.residual else 0))))
+        return made
+
+
+def trained(model: nn.Module, steps: int) -> ds.Budget:
+    torch.manual_seed(0)
+    gated, x = ds.sparsify(model, start=1.0), torch.randn(64, 8)
+    budget = ds.Budget(gated, x[:2], macs=0.5, steps=1000)
+    optimizer = torch.optim.SGD(ds.parameter_groups(gated), lr=0.05)
+    for _ in range(steps):
+        loss = F.cross_entropy(gated(x), (x[:, 0] > 0).long()) + budget.penalty()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        budget.step(optimizer)
+    return budget
+
+
+@pytest.mark.parametrize(("residual", "expected"), [(False, [True, False]), (True, [False, False])])
+def test_a_scale_that_a_norm_takes_out_is_noticed(residual: bool, expected: list[bool]) -> None:
+    assert trained(Chain(residual=residual), 8)._steering.worth.without_scale().tolist() == expected
+
+
+def test_nothing_is_known_of_scales_before_the_first_step() -> None:
+    assert worth_of(SignedGate(4)).without_scale().tolist() == [False]
+
+
+def test_values_stay_where_a_norm_takes_out_their_scale_and_shrink_elsewhere() -> None:
+    budget = trained(Chain(), 11)
+    entries = budget._steering.entries
+    before = [gate().detach() for gate in entries.gates.values()]
+    budget._steering._shift(entries.alive(), 0.3)
+    after = [gate().detach() for gate in entries.gates.values()]
+    assert torch.allclose(before[0], after[0])
+    assert (after[1].abs() < before[1].abs()).all()
+
+
+def test_only_layers_in_series_are_found_and_watched_from_then_on() -> None:
+    for residual, expected in ((False, [True, False]), (True, [False, False])):
+        budget = trained(Chain(residual=residual), 11)
+        assert budget._steering.in_series.tolist() == expected
+        assert budget._steering.worth._watched.tolist() == expected
+
+
+class Beside(nn.Module):
+    """The scale of the inner gates is taken out, but the network can do without them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.norm, self.outer = nn.Linear(8, 8), nn.BatchNorm1d(8), nn.Linear(8, 8)
+        self.last, self.head = nn.BatchNorm1d(8), nn.Linear(8, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y: torch.Tensor = self.head(x + self.last(self.outer(F.relu(self.norm(self.inner(x))))))
+        return y
+
+
+def test_a_layer_that_the_output_can_do_without_is_not_in_series() -> None:
+    steering = trained(Beside(), 11)._steering
+    assert not steering.in_series.any()
+    assert steering.worth.without_scale()[0]
+
+
+def worth_like(entries: GateEntries, numbers: list[float]) -> Worth:
+    made = Worth(entries)
+    made.load_state_dict([[number**2 for number in numbers], [number**2 for number in numbers]])
+    return made
+
+
+def test_between_layers_in_series_what_is_worth_less_weighs_more() -> None:
+    steering = trained(Chain(), 11)._steering
+    entries, alive = steering.entries, steering.entries.alive()
+
+    def weights(series: list[bool]) -> Any:
+        worth = worth_like(entries, [3.0, 1.0])
+        return group_weights(entries, steering.costs, steering.limits, alive, worth, np.array(series))
+
+    by_cost, by_worth = weights([False, False]), weights([True, True])
+    assert by_worth[0] / by_worth[1] == pytest.approx(by_cost[0] / by_cost[1] / 3)
+    assert (by_worth * entries.sizes).sum() == pytest.approx((by_cost * entries.sizes).sum())
+    assert weights([True, False]) == pytest.approx(by_cost)
+
+
+def test_gates_in_front_of_a_depthwise_convolution_and_its_norm_have_next_to_no_weight() -> None:
+    model, x = gated("separable")
+    budget = ds.Budget(model, x[:2], macs=0.5, steps=1000)
+    optimizer = torch.optim.SGD(ds.parameter_groups(model), lr=0.01)
+    train(model, x, budget, optimizer, 11)
+    assert budget._steering.worth.without_effect().tolist() == [True, False]
+    assert budget._steering.weights[0] == FLOOR
+    # should entries come to matter, they are seen to
+    assert budget._steering.worth._watched[0]
+
+
+@pytest.mark.parametrize("shrinks", [1, 2])
+def test_optimisers_are_left_as_they_were_when_the_network_is_small(shrinks: int) -> None:
+    model, x = gated("chain")
+    budget = ds.Budget(model, x[:2], macs=0.5, steps=40, shrinks=shrinks)
+    optimizer: Any = torch.optim.SGD(ds.parameter_groups(model), lr=0.1)
+    train(model, x, budget, optimizer, 5)
+    assert len(optimizer._optimizer_step_pre_hooks) == 1
+    train(model, x, budget, optimizer, 35)
+    assert not optimizer._optimizer_step_pre_hooks
+
+
+def test_gradients_may_be_cleared_before_the_budget_steps() -> None:
+    made = []
+    for clears in (False, True):
+        model, x = gated("chain")
+        budget = ds.Budget(model, x[:2], macs=0.5, steps=40)
+        optimizer = torch.optim.SGD(ds.parameter_groups(model), lr=0.1)
+        for _ in range(15):
+            loss = F.cross_entropy(model(x), torch.zeros(len(x), dtype=torch.long)) + budget.penalty()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            if clears:
+                optimizer.zero_grad()
+            budget.step(optimizer)
+        made.append(budget._steering.worth.state_dict())
+    assert made[0] == made[1]
+    assert made[0][0][0] is not None
