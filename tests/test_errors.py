@@ -9,7 +9,14 @@ import pytest
 import torch
 from torch import nn
 
-from diffsparse.errors import SparsityError, require_floats, require_module, require_number, require_whole
+from diffsparse.errors import (
+    SparsityError,
+    require_floats,
+    require_module,
+    require_number,
+    require_one_of,
+    require_whole,
+)
 
 
 @pytest.mark.parametrize("value", [0.5, 1, np.float32(0.5), np.int64(1), Fraction(1, 2)], ids=repr)
@@ -61,3 +68,11 @@ def test_tensors_and_modules():
     for value in ("x", nn.Identity, None):
         with pytest.raises(SparsityError, match=r"^model must be a torch\.nn\.Module, got"):
             require_module("model", value)
+
+
+@pytest.mark.parametrize(("value", "hint"), [("appel", "; did you mean 'apple'?"), ("kiwi", ""), (3, ""), (None, "")])
+def test_the_closest_of_several_choices_is_suggested(value, hint):
+    require_one_of("fruit", "apple", ["apple", "pear"])
+    with pytest.raises(SparsityError) as caught:
+        require_one_of("fruit", value, ["apple", "pear"])
+    assert str(caught.value) == f"fruit must be one of apple, pear, got {value!r}{hint}"

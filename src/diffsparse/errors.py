@@ -2,6 +2,8 @@
 
 import math
 import numbers
+from collections.abc import Collection
+from difflib import get_close_matches
 from importlib import import_module
 from typing import Any, TypeVar
 
@@ -46,6 +48,14 @@ def require_whole(name: str, value: object, *, low: int | None = None, high: int
     if not whole or (low is not None and number < low) or (high is not None and number > high):
         raise SparsityError(f"{name} must be a whole number{_bounds(low, None, high)}, got {value!r}")
     return number
+
+
+def require_one_of(name: str, value: object, choices: Collection[str]) -> None:
+    """Raise unless `value` is one of the choices; the error suggests the closest."""
+    if value not in choices:
+        close = get_close_matches(str(value), choices, n=1)
+        hint = f"; did you mean {close[0]!r}?" if close else ""
+        raise SparsityError(f"{name} must be one of {', '.join(choices)}, got {value!r:.50}{hint}")
 
 
 def require_floats(name: str, value: object) -> None:

@@ -1,12 +1,11 @@
 """Tables of named extensions: this package, its features and other packages add to them in the same way."""
 
 from collections.abc import Iterator
-from difflib import get_close_matches
 from functools import cache
 from importlib.metadata import entry_points
 from typing import Generic, TypeVar
 
-from diffsparse.errors import SparsityError
+from diffsparse.errors import SparsityError, require_one_of
 
 Thing = TypeVar("Thing")
 
@@ -48,10 +47,7 @@ class Registry(Generic[Thing]):
     def find(self, name: str) -> Thing:
         """The thing called `name`; the error lists the names and suggests the closest."""
         load_features()
-        if name not in self._things:
-            close = get_close_matches(str(name), self._things, n=1)
-            hint = f"; did you mean {close[0]!r}?" if close else ""
-            raise SparsityError(f"{self.kind} must be one of {', '.join(self._things)}, got {name!r}{hint}")
+        require_one_of(self.kind, name, self._things)
         return self._things[name]
 
     def names(self) -> tuple[str, ...]:

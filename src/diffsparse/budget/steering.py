@@ -33,7 +33,7 @@ class Steering:
         limits: the final ones.
         exact: makes an exact count for the model as it is now; slow.
         clock: measures what a network takes; None if there is no limit for that.
-        weighted: whether thresholds move in proportion to what an entry of their group costs, over what it is worth.
+        weighted: whether thresholds move by what an entry of their group costs and, in series, what it is worth.
     """
 
     def __init__(

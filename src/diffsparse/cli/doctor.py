@@ -138,7 +138,7 @@ class Patient:
             budget.step(optimizer)
         macs = measure_in_turns([model], self.images[:1], latency=False)[0].macs
         _require(macs <= 0.5 * whole, f"{macs:,} of {whole:,} MACs are more than half")
-        return f"{STEPS} steps to {macs:,} of {whole:,} MACs"
+        return f"half the MACs asked for: {macs:,} of {whole:,} after {STEPS} steps"
 
     def compact(self) -> str:
         """Zeros leave the network, and the outputs stay."""
@@ -152,7 +152,7 @@ class Patient:
         _require(after < before / 2, f"{after:,} of {before:,} MACs are left")
         difference = float((model(self.images) - self.small.model(self.images)).detach().abs().max())
         _require(difference < 1e-4, f"outputs differ by {difference:.2g}")
-        return f"{before:,} to {after:,} MACs, outputs differ by {difference:.1g}"
+        return f"every other channel closed: {after:,} of {before:,} MACs, outputs differ by {difference:.1g}"
 
     def save_and_load(self) -> str:
         """A file gives back the same network."""

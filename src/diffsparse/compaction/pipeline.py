@@ -19,7 +19,7 @@ from diffsparse.compaction.recording import recorded
 from diffsparse.compaction.soundness import require_finite, require_own_tensors
 from diffsparse.compaction.verify import Trials, default_tolerance
 from diffsparse.compaction.widening import Widening
-from diffsparse.errors import SparsityError, SparsityWarning, require_number, require_whole
+from diffsparse.errors import SparsityError, SparsityWarning, require_number, require_one_of, require_whole
 from diffsparse.example import Example, tensors_in
 from diffsparse.measuring import Measurement, measure, samples
 from diffsparse.measuring.onnx_graph import onnxruntime
@@ -185,8 +185,7 @@ def _check_options(round_to: int, tolerance: float | None, optimize: object, sec
     require_number("seconds", seconds, low=0)
     if optimize not in (None, "latency"):
         raise SparsityError(f"optimize must be 'latency' or None, got {optimize!r:.50}")
-    if backend not in get_args(Backend):
-        raise SparsityError(f"backend must be one of {', '.join(get_args(Backend))}, got {backend!r:.50}")
+    require_one_of("backend", backend, get_args(Backend))
     if optimize is not None and round_to != 1:
         raise SparsityError(f"optimize='latency' chooses widths by the clock; leave out round_to={round_to}")
     if optimize is not None and backend == "onnxruntime":

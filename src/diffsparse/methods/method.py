@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from diffsparse.compaction import Compacted, compact, live_macs, live_widths
-from diffsparse.errors import SparsityError, require_number
+from diffsparse.errors import SparsityError, require_number, require_one_of
 from diffsparse.gates import named_gates
 from diffsparse.gating import Count, sparsity
 from diffsparse.methods.costs import asked_costs
@@ -223,8 +223,7 @@ def uses_strength(name: str) -> bool:
 
 def check_method(settings: Sparsifying) -> None:
     """Raise unless some kind of network has this method and the options suit it."""
-    if settings.method not in method_names():
-        raise SparsityError(f"method must be one of {', '.join(method_names())}, got {settings.method!r}")
+    require_one_of("method", settings.method, method_names())
     settings.check()
     problems = []
     for method in _METHODS[settings.method].values():

@@ -4,7 +4,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
-from diffsparse.errors import SparsityError
+from diffsparse.errors import SparsityError, require_one_of
 from diffsparse.plot.picture import blank_figure
 from diffsparse.plot.theme import BLUE, GREEN, ORANGE, PURPLE, SERIES, dressed, plain_frame, theme
 from diffsparse.records import RunRecord, read_run
@@ -159,8 +159,7 @@ def trade_off(runs: Sequence[Run], *, cost: str = "macs", dark: bool = False) ->
 
     Needs the `report` extra.
     """
-    if cost not in COUNTED:
-        raise SparsityError(f"cost must be one of {', '.join(COUNTED)}, got {cost!r}")
+    require_one_of("cost", cost, COUNTED)
     records = [_read(run) for run in ([runs] if isinstance(runs, str | os.PathLike | RunRecord) else runs)]
     if not records:
         raise SparsityError("give the folders of one or more finished runs")

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args, get_type_hints
 
-from diffsparse.errors import SparsityError, require_number, require_whole
+from diffsparse.errors import SparsityError, require_number, require_one_of, require_whole
 from diffsparse.methods import Sparsifying
 from diffsparse.methods.method import check_method
 from diffsparse.plain import from_plain, to_plain
@@ -169,9 +169,9 @@ class Recipe:
         require_whole("seed", self.seed, low=0, high=2**31 - 1)
         for part in (self.optimisation, self.sparsifying, self.distillation, self.hardware):
             for name, hint in get_type_hints(type(part)).items():
-                choices, value = get_args(hint), getattr(part, name)
-                if choices and all(isinstance(choice, str) for choice in choices) and value not in choices:
-                    raise SparsityError(f"{name} must be one of {', '.join(choices)}, got {value!r}")
+                choices = get_args(hint)
+                if choices and all(isinstance(choice, str) for choice in choices):
+                    require_one_of(name, getattr(part, name), choices)
             part.check()
         check_method(self.sparsifying)
         self._check_lambda()
