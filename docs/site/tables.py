@@ -44,14 +44,16 @@ GUIDE = {
 }
 """Methods in the table of docs/budget.md, by their names in the results."""
 
+CHAINS = {"vgg": "VGG-like", "mobilenet": "MobileNet-like"}
+"""Networks of the table of layers in series, by their names in the results."""
 OPTIMIZERS = {"sgd": "SGD", "adamw": "AdamW"}
 
 Rows = Sequence[Mapping[str, Any]]
 
 
-def comparison() -> Rows:
-    """The rows of the comparison at equal cost."""
-    rows: Rows = json.loads((RESULTS / "budget-quick.json").read_text())["rows"]
+def comparison(setting: str = "quick") -> Rows:
+    """The rows of a comparison at equal cost."""
+    rows: Rows = json.loads((RESULTS / f"budget-{setting}.json").read_text())["rows"]
     return rows
 
 
@@ -97,20 +99,27 @@ def results_table(rows: Rows) -> str:
 
 def guide_table(rows: Rows) -> str:
     """One line per cost and method: for docs/budget.md."""
-    lines = []
-    for row in rows:
-        if row["method"] in GUIDE:
-            spread = "" if row["spread"] is None else f" ± {100 * row['spread']:.2f}"
-            accuracy = f"{100 * row['accuracy']:.2f}{spread}"
-            cells = [
-                f"{row['budget']:.0%}",
-                GUIDE[row["method"]],
-                accuracy,
-                f"{row['seconds']:.0f} s",
-                str(row["runs"]),
-            ]
-            lines.append(cells)
+    lines = [_guide_cells(row) for row in rows if row["method"] in GUIDE]
     return _table(["MACs", "method", "accuracy", "training", "runs"], lines)
+
+
+def chains_table() -> str:
+    """One line per network in series and method: for docs/budget.md."""
+    lines = [[title, *_guide_cells(row)] for name, title in CHAINS.items() for row in comparison(name)]
+    return _table(["network", "MACs", "method", "accuracy", "training", "runs"], lines)
+
+
+def _guide_cells(row: Mapping[str, Any]) -> list[str]:
+    spread = "" if row["spread"] is None else f" ± {100 * row['spread']:.2f}"
+    accuracy = f"{100 * row['accuracy']:.2f}{spread}"
+    asked, found = (f"{row[key]:.0%}" for key in ("budget", "macs"))
+    return [
+        asked if found == asked else f"{asked} (became {found})",
+        GUIDE[row["method"]],
+        accuracy,
+        f"{row['seconds']:.0f} s",
+        str(row["runs"]),
+    ]
 
 
 def digits_table() -> str:
@@ -140,7 +149,7 @@ def pages() -> dict[Path, str]:
     rows = comparison()
     made = {
         ROOT / "README.md": {"results": results_table(rows)},
-        ROOT / "docs/budget.md": {"budgets": guide_table(rows), "digits": digits_table()},
+        ROOT / "docs/budget.md": {"budgets": guide_table(rows), "chains": chains_table(), "digits": digits_table()},
     }
     return {path: _with_tables(path.read_text(), named) for path, named in made.items()}
 

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from sklearn.datasets import load_digits
 from torch import nn
 
 import diffsparse as ds
@@ -85,3 +86,37 @@ def test_a_steep_loss_throws_gates_about_that_are_not_in_series() -> None:
     budget._bounds.apply()
     assert moved() == [False, True]
     assert budget._steering.in_series.tolist() == [True, False]
+
+
+def accuracy_without_norms() -> float:
+    """Of a network without norms that trains from scratch with SGD, at half of its MACs."""
+    torch.manual_seed(0)
+    x, y = (torch.tensor(part) for part in load_digits(return_X_y=True))
+    x = x.float().view(-1, 1, 8, 8) / 16
+    layers = [nn.Conv2d(1, 16, 3, 1, 1), nn.ReLU(), nn.Conv2d(16, 32, 3, 2, 1), nn.ReLU(), nn.Flatten()]
+    model = nn.Sequential(*layers, nn.Linear(512, 32), nn.ReLU(), nn.Linear(32, 10))
+    budget = ds.Budget(ds.sparsify(model, x[:2], start=1.0), x[:2], macs=0.5, steps=140)
+    optimizer = torch.optim.SGD(ds.parameter_groups(model), lr=0.1, momentum=0.9)
+    for _ in range(10):
+        for batch in torch.randperm(1400).split(100):
+            loss = nn.functional.cross_entropy(model(x[batch]), y[batch]) + budget.penalty()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            budget.step(optimizer)
+    return float((model(x[1400:]).argmax(1) == y[1400:]).float().mean())
+
+
+def test_a_network_without_norms_trains_with_plain_sgd(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert accuracy_without_norms() > 0.8
+    monkeypatch.setattr(StepBounds, "remember", lambda *_: None)
+    assert accuracy_without_norms() < 0.5
+
+
+def test_thresholds_of_a_network_without_norms_are_not_pressed() -> None:
+    x = torch.randn(4, 8)
+    net = lambda norm: nn.Sequential(nn.Linear(8, 8), norm, nn.ReLU(), nn.Linear(8, 2))  # noqa: E731
+    for norm, pressed in ((nn.Identity(), False), (nn.BatchNorm1d(8), True)):
+        model = ds.sparsify(net(norm), x, start=1.0)
+        assert bool(ds.Budget(model, x, macs=0.5, steps=100).penalty() > 0) == pressed
+        assert ds.Budget(model, x, macs=0.5, steps=100, strength=1e-3).penalty() > 0

@@ -1,8 +1,8 @@
-"""No step of the optimiser moves a gate of layers in series far.
+"""No step of the optimiser moves a gate far, where the network would not recover from it.
 
-A norm behind such a layer takes out the common scale of its gates. The smaller they are, the steeper the loss is in
+In layers in series, a norm behind takes out the common scale of gates. The smaller they are, the steeper the loss is in
 them. When a threshold is just below all entries of a group, one step of plain SGD could close all of them, or multiply
-them by a hundred, and the network would not recover.
+them by a hundred. In a network without norms, gates that grow or shrink all at once make its signals explode or vanish.
 """
 
 import torch

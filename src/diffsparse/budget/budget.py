@@ -37,7 +37,7 @@ from diffsparse.sharding import gathered, holds_shards
 DUE, EARLY = 0.5, 0.05
 """Share of the steps after which the cost is reached; early where gates know from the start what matters."""
 STRENGTH = 4e-4
-"""Lambda of the pressure at first."""
+"""Lambda of the pressure at first, if some gates are on batch norms."""
 SLACK = 0.1
 """How far from the ramp the cost may be, as a share of the whole, before thresholds are shifted; none above at last."""
 
@@ -66,7 +66,8 @@ class Budget:
         only: the gates to steer, chosen as for a `Penalty`. Others keep their values, and become part of the network
             with them when it is made small. So do gates that are frozen (`requires_grad` of beta) when this is called.
         pressure: a norm, such as `ds.L1()`, presses on gates; by default the pressure is on thresholds.
-        strength: lambda of the pressure at first, before it is steered; 0 leaves everything to the shifts.
+        strength: lambda of the pressure at first, before it is steered; 0 leaves everything to the shifts. That is the
+            default in networks without batch norms, whose signals would vanish with gates that all become smaller.
         weighted: whether pressure and shifts are in proportion to what an entry costs and, between layers in series,
             to that over what it is worth to the loss; by default if some gates are on batch norms. Heads and neurons of
             networks without them die by their importance alone.
@@ -103,7 +104,7 @@ class Budget:
         shrinks: int = 1,
         only: Selection | None = None,
         pressure: Norm | None = None,
-        strength: float = STRENGTH,
+        strength: float | None = None,
         weighted: bool | None = None,
         table: LatencyTable | str | os.PathLike[str] | None = None,
     ) -> None:
@@ -119,12 +120,14 @@ class Budget:
         warn_of_idle_rgf(self.model, self.example, gates)
         if shrinks > 1:
             check_can_regate(self.model)
-        self._pressure = Pressure(entries, pressure, require_number("strength", strength, low=0))
+        by_default = 0.0 if entries.without_norm.all() and pressure is None else STRENGTH
+        given = by_default if strength is None else require_number("strength", strength, low=0)
+        self._pressure = Pressure(entries, pressure, given)
         asked = {"macs": macs, "params": params, "bytes": bytes, "latency": latency}
         clock = None if latency is None else Clock.of(self.model, self.example, latency, table)
         self._costs = CostModel(self.model, self.example, entries, None if clock is None else clock.table)
         limits = Limits.asked(asked, self._costs.whole, self._costs.samples)
-        by_cost = not entries.keep_sizes if weighted is None else weighted
+        by_cost = not entries.without_norm.all() if weighted is None else weighted
         self._steering = Steering(entries, self._costs, limits, self._exact, clock, weighted=by_cost)
         self._steering.check_reachable()
         self._bounds = StepBounds()
@@ -172,7 +175,8 @@ class Budget:
         if self.finished:
             self._schedule.warn_beyond_the_end(self._step + 1)
             return next(self.model.parameters(), torch.zeros(())).new_zeros(())
-        self._bounds.remember(self._steering.entries, self._steering.in_series)
+        entries = self._steering.entries
+        self._bounds.remember(entries, self._steering.in_series | entries.without_norm)
         return self._pressure.term(self._steering.weights)
 
     def step(self, *optimizers: Optimizer | Iterable[Optimizer]) -> bool:

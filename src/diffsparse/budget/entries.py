@@ -40,8 +40,10 @@ class GateEntries:
         self.count = len(self.group)
         self.starts = np.cumsum(self.sizes) - self.sizes
         """First entry of each group."""
-        self.keep_sizes = all(gate.keeps_sizes for gate in self.gates.values())
-        """Whether no gate is on a batch norm: all are on heads, neurons, and channels without one."""
+        self.without_norm = np.repeat(
+            [gate.keeps_sizes for gate in self.gates.values()], [groups for groups, _ in sizes]
+        )
+        """Groups of gates on heads, neurons, and channels without a batch norm."""
         self.immortal = self.sizes[self.group] == 1
         """Entries that are alone in their group, whose threshold they never reach."""
 
@@ -56,7 +58,9 @@ class GateEntries:
     def know_importance(self) -> bool:
         """Whether entries of a network without batch norms differ, as in a trained one, so that they can be ranked."""
         sizes = [gate.magnitudes() for gate in self.gates.values()]
-        return self.keep_sizes and any(bool((rows.amax(-1) > 1.001 * rows.amin(-1)).any()) for rows in sizes)
+        return bool(self.without_norm.all()) and any(
+            bool((rows.amax(-1) > 1.001 * rows.amin(-1)).any()) for rows in sizes
+        )
 
     def mask(self, chosen: Mapping[str, list[int]]) -> Mask:
         """True for the chosen entries of each gate, given by its name."""
