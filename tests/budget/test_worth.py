@@ -147,6 +147,26 @@ def test_a_layer_that_the_output_can_do_without_is_not_in_series() -> None:
     assert steering.worth.without_scale()[0]
 
 
+class Picky(Chain):
+    """Takes only numbers like those of the example, or gives as many rows as there are positive ones."""
+
+    def __init__(self, *, raises: bool) -> None:
+        super().__init__()
+        self.raises = raises
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.raises and x.abs().max() > 20:
+            raise ValueError("out of range")
+        return super().forward(x if self.training or self.raises else x[x[:, 0] > 10])
+
+
+@pytest.mark.parametrize("raises", [False, True])
+def test_a_network_that_cannot_be_tried_on_other_numbers_is_taken_as_it_is(raises: bool) -> None:
+    model, x = ds.sparsify(Picky(raises=raises), start=1.0), torch.full((4, 8), 15.0)
+    budget = ds.Budget(model, x, macs=0.5, steps=100)
+    assert budget._exact().responds(budget._steering.entries.group != 0)
+
+
 def worth_like(entries: GateEntries, numbers: list[float]) -> Worth:
     made = Worth(entries)
     made.load_state_dict([[number**2 for number in numbers], [number**2 for number in numbers]])

@@ -12,6 +12,7 @@ from diffsparse.compaction.duplicate import duplicate
 from diffsparse.compaction.materialise import materialise
 from diffsparse.compaction.recording import recorded
 from diffsparse.compaction.verify import default_tolerance, difference
+from diffsparse.errors import SparsityError
 from diffsparse.example import Example, map_tensors
 from diffsparse.undisturbed import undisturbed
 
@@ -69,12 +70,18 @@ class Exact:
         return self._keeps[key]
 
     def responds(self, alive: Mask) -> bool:
-        """Whether the output is another one for other inputs; by trying, where there are floating-point inputs."""
+        """Whether the output is another one for other inputs; by trying, where there are floating-point inputs.
+
+        True as well if the network does not take other numbers, or the shape of its output depends on them.
+        """
         if not any(tensor.is_floating_point() for tensor in self._example.tensors):
             return self.keeps_output(alive)
         change = lambda tensor: 0.5 - 2 * tensor if tensor.is_floating_point() else tensor  # noqa: E731
         changed = map_tensors(change, self._example.inputs)
         self._entries.impose(self._probe, alive)
-        with undisturbed(self._probe, device=self._example.device):
-            first, second = (example.run(self._probe) for example in (self._example, Example.of(changed)))
-        return difference(first, second) > default_tolerance(self._probe)
+        try:
+            with undisturbed(self._probe, device=self._example.device):
+                first, second = (example.run(self._probe) for example in (self._example, Example.of(changed)))
+            return difference(first, second) > default_tolerance(self._probe)
+        except SparsityError:
+            return True
