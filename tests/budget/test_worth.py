@@ -1,5 +1,7 @@
 """What an entry is worth to the loss: read from gradients just before a step, and what it does to the weights."""
 
+import copy
+import pickle
 from typing import Any
 
 import numpy as np
@@ -204,9 +206,10 @@ def test_optimisers_are_left_as_they_were_when_the_network_is_small(shrinks: int
     budget = ds.Budget(model, x[:2], macs=0.5, steps=40, shrinks=shrinks)
     optimizer: Any = torch.optim.SGD(ds.parameter_groups(model), lr=0.1)
     train(model, x, budget, optimizer, 5)
-    assert len(optimizer._optimizer_step_pre_hooks) == 1
+    assert len(optimizer._optimizer_step_pre_hooks) == len(optimizer._optimizer_step_post_hooks) == 1
     train(model, x, budget, optimizer, 35)
     assert not optimizer._optimizer_step_pre_hooks
+    assert not optimizer._optimizer_step_post_hooks
 
 
 def test_gradients_may_be_cleared_before_the_budget_steps() -> None:
@@ -226,3 +229,40 @@ def test_gradients_may_be_cleared_before_the_budget_steps() -> None:
         made.append(budget._steering.worth.state_dict())
     assert made[0] == made[1]
     assert made[0][0][0] is not None
+
+
+@pytest.mark.parametrize("by_name", [False, True])
+def test_gradients_of_a_closure_are_seen(by_name: bool) -> None:
+    gate = SignedGate(4, value=1.0)
+    worth, optimizer = worth_of(gate), torch.optim.SGD(gate.parameters(), lr=0.0)
+    worth.watch([optimizer])
+
+    def closure() -> float:
+        optimizer.zero_grad()
+        loss = 3.0 * gate().sum()
+        loss.backward()
+        return loss.item()
+
+    optimizer.step(closure=closure) if by_name else optimizer.step(closure)
+    assert worth.by_group() == pytest.approx(np.array([3.0]))
+    gate.alpha.grad = torch.full_like(gate.alpha, 7.0)  # of the step before
+    optimizer.step(closure)
+    assert worth.by_group() == pytest.approx(np.array([3.0]))
+
+
+def test_a_budget_can_be_pickled_and_copied_on_the_way() -> None:
+    model, x = gated("chain")
+    budget = ds.Budget(model, x[:2], macs=0.5, steps=100)
+    optimizer = torch.optim.SGD(ds.parameter_groups(model), lr=0.1)
+    train(model, x, budget, optimizer, 15)
+    for again in (pickle.loads(pickle.dumps(budget)), copy.deepcopy(budget)):
+        assert again.state_dict() == budget.state_dict()
+        train(again.model, x, again, torch.optim.SGD(ds.parameter_groups(again.model), lr=0.1), 40)
+        assert again.finished
+
+
+def test_effects_that_are_rounding_errors_do_not_tell_of_scales() -> None:
+    worth = worth_of(SignedGate(4), SignedGate(4))
+    worth.load_state_dict([[1.0, 1e-9], [1e-8, 1e-12]])
+    assert worth.without_effect().tolist() == [False, True]
+    assert worth.without_scale().tolist() == [True, False]

@@ -1,6 +1,7 @@
 """What gradients of gates tell: what an entry is worth to the loss, and whether the loss sees the scale of a group."""
 
 from collections.abc import Iterable
+from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -26,7 +27,7 @@ class Worth:
     To first order this is how much the loss changes if the entry dies. It can be compared between layers, where sizes
     of gates cannot if a norm behind them takes out their common scale. Where it does, these effects sum to zero.
     Gradients are read just before the optimiser makes its step, when they are those of the whole batch, over all
-    processes.
+    processes; or just after it, if a closure makes them during the step.
 
     Args:
         entries: of the gates.
@@ -43,7 +44,10 @@ class Worth:
         """Look at gradients in each step of these optimisers."""
         for optimizer in map(unwrapped_optimizer, optimizers if self._watched.any() else ()):
             if optimizer not in self._hooks:
-                self._hooks[optimizer] = optimizer.register_step_pre_hook(lambda each, *_: self._note(each))
+                self._hooks[optimizer] = (
+                    optimizer.register_step_pre_hook(partial(self._note_unless, True)),
+                    optimizer.register_step_post_hook(partial(self._note_unless, False)),
+                )
 
     def watch_only(self, groups: Mask) -> None:
         """Look at gradients of gates of these groups alone."""
@@ -53,9 +57,22 @@ class Worth:
 
     def stop(self) -> None:
         """Look no more."""
-        for hook in self._hooks.values():
-            hook.remove()
+        for hooks in self._hooks.values():
+            for hook in hooks:
+                hook.remove()
         self._hooks.clear()
+
+    def __getstate__(self) -> dict[str, Any]:
+        # hooks stay with the optimisers that they are in
+        return vars(self) | {"_hooks": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _hooks=WeakKeyDictionary())
+
+    def _note_unless(self, closure: bool, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Note gradients before a step without a closure, and after one with: the closure makes them."""
+        if any(map(callable, (*args[1:], *kwargs.values()))) != closure:
+            self._note(optimizer)
 
     @torch.no_grad()
     def _note(self, optimizer: Optimizer) -> None:
@@ -86,7 +103,8 @@ class Worth:
     def without_scale(self) -> Mask:
         """Groups whose common scale the loss does not see, as far as is known."""
         squares, common = self._numbers()
-        return np.asarray(common < FREE * squares)
+        # of effects that are next to zero, the sum is rounding error
+        return np.asarray((common < FREE * squares) & ~self.without_effect())
 
     def without_effect(self) -> Mask:
         """Groups of which no entry matters, as far as is known, because a norm behind takes out the scale of each."""
