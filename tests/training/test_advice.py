@@ -29,7 +29,7 @@ def advice(
         epochs=epochs,
     )
     teacher = {"phase": "teacher", "epoch": 1, "train_loss": 0.1, "zeros": 0.0}
-    return early_advice(phase, pace, [teacher, *({"phase": "train", **record} for record in records)])
+    return early_advice(phase, pace, 20, [teacher, *({"phase": "train", **record} for record in records)])
 
 
 def epochs(count: int, loss: float = 1.0, zeros: float = 0.5) -> list[dict[str, Any]]:
@@ -47,6 +47,14 @@ def test_a_loss_that_does_not_fall_is_told_once_after_a_quarter() -> None:
     assert said[2][0].startswith("after epoch 3 of 10 the loss has not fallen (2 in the first epoch, 1.99 now)")
     assert advice(*epochs(3, loss=1.9)) == []
     assert len(advice(*epochs(10, loss=2.5), epochs=40)) == 1
+
+
+@pytest.mark.parametrize(("shrunk", "count", "said"), [([90], 5, False), ([110], 6, True), ([], 6, False)])
+def test_few_steps_to_recover(shrunk: list[int], count: int, said: bool) -> None:
+    records = epochs(count)
+    records[-1]["shrunk"] = shrunk
+    words = "after epoch 6 of 10 the network is small, with 80 steps left to recover: more epochs would help it"
+    assert advice(*records) == [words] * said
 
 
 def test_no_zeros_at_half_time() -> None:

@@ -264,7 +264,7 @@ class Trainer:
         self._snapshot()
         self.context.watcher.epoch_done(record)
         if self.processes.first:
-            for words in early_advice(self.phase, self.context.pace, self.context.log.records()):
+            for words in early_advice(self.phase, self.context.pace, self.context.steps, self.context.log.records()):
                 self.context.watcher.say(words)
         if progress.epoch < self.phase.epochs and self._interrupted():
             raise StoppedError(self.context.interrupt.signal)
