@@ -1,7 +1,6 @@
 """What gradients of gates tell: what an entry is worth to the loss, and whether the loss sees the scale of a group."""
 
 from collections.abc import Iterable
-from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -27,7 +26,7 @@ class Worth:
     To first order this is how much the loss changes if the entry dies. It can be compared between layers, where sizes
     of gates cannot if a norm behind them takes out their common scale. Where it does, these effects sum to zero.
     Gradients are read just before the optimiser makes its step, when they are those of the whole batch, over all
-    processes; or just after it, if a closure makes them during the step.
+    processes.
 
     Args:
         entries: of the gates.
@@ -44,10 +43,7 @@ class Worth:
         """Look at gradients in each step of these optimisers."""
         for optimizer in map(unwrapped_optimizer, optimizers if self._watched.any() else ()):
             if optimizer not in self._hooks:
-                self._hooks[optimizer] = (
-                    optimizer.register_step_pre_hook(partial(self._note_unless, True)),
-                    optimizer.register_step_post_hook(partial(self._note_unless, False)),
-                )
+                self._hooks[optimizer] = optimizer.register_step_pre_hook(self._before_step)
 
     def watch_only(self, groups: Mask) -> None:
         """Look at gradients of gates of these groups alone."""
@@ -57,9 +53,8 @@ class Worth:
 
     def stop(self) -> None:
         """Look no more."""
-        for hooks in self._hooks.values():
-            for hook in hooks:
-                hook.remove()
+        for hook in self._hooks.values():
+            hook.remove()
         self._hooks.clear()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -69,10 +64,19 @@ class Worth:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state, _hooks=WeakKeyDictionary())
 
-    def _note_unless(self, closure: bool, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Note gradients before a step without a closure, and after one with: the closure makes them."""
-        if any(map(callable, (*args[1:], *kwargs.values()))) != closure:
+    def _before_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Note gradients, as soon as the closure has made them if there is one."""
+        closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
+        if closure is None:
             self._note(optimizer)
+            return None
+
+        def noted() -> Any:
+            loss = closure()
+            self._note(optimizer)
+            return loss
+
+        return (args, kwargs | {"closure": noted}) if "closure" in kwargs else ((args[0], noted, *args[2:]), kwargs)
 
     @torch.no_grad()
     def _note(self, optimizer: Optimizer) -> None:
