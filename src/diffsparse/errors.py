@@ -52,7 +52,7 @@ def require_whole(name: str, value: object, *, low: int | None = None, high: int
 
 def require_one_of(name: str, value: object, choices: Collection[str]) -> None:
     """Raise unless `value` is one of the choices; the error suggests the closest."""
-    if value not in choices:
+    if not isinstance(value, str) or value not in choices:
         close = get_close_matches(str(value), choices, n=1)
         hint = f"; did you mean {close[0]!r}?" if close else ""
         raise SparsityError(f"{name} must be one of {', '.join(choices)}, got {value!r:.50}{hint}")

@@ -4,6 +4,7 @@ With `--record FILE` it goes on where the file ends: seeds that were done with t
 """
 
 import argparse
+import gc
 import multiprocessing
 import os
 import sys
@@ -53,8 +54,14 @@ def explain_fallback(spec: Spec, seconds: float = 30.0) -> str:
     )
 
 
-def _work(seed: int) -> tuple[int, Outcome]:
+def _prepare() -> None:
+    """Of a process: one thread, and no search for garbage among what was imported."""
     torch.set_num_threads(1)
+    gc.collect()
+    gc.freeze()
+
+
+def _work(seed: int) -> tuple[int, Outcome]:
     try:
         return seed, check(specification(seed))
     except Exception:
@@ -64,7 +71,7 @@ def _work(seed: int) -> tuple[int, Outcome]:
 def _run(record: Record, path: Path | None, seeds: list[range], processes: int) -> dict[int, Outcome]:
     """Check all seeds; the outcomes that need an explanation."""
     start, done, odd, count = time.monotonic(), 0, {}, sum(map(len, seeds))
-    with multiprocessing.get_context("spawn").Pool(processes) as workers:
+    with multiprocessing.get_context("spawn").Pool(processes, _prepare) as workers:
         for piece in seeds:
             began = time.monotonic()
             for seed, outcome in workers.imap_unordered(_work, piece, chunksize=4):

@@ -9,12 +9,15 @@ from pathlib import Path
 from tests.compaction.check import Outcome
 
 ROOT = Path(__file__).parents[2]
+PACKAGES = ("compaction", "measuring", "gating", "nn", "gates", "penalties", "functional")
+"""Of diffsparse: compaction and what it imports."""
 
 
 def fingerprint() -> str:
-    """A hash over everything that a run depends on: the package, the random networks and the check."""
+    """A hash over everything that a run depends on: compaction, the random networks and the check."""
     files = [
-        *ROOT.glob("src/diffsparse/**/*.py"),
+        *ROOT.glob("src/diffsparse/*.py"),
+        *(path for package in PACKAGES for path in ROOT.glob(f"src/diffsparse/{package}/**/*.py")),
         *ROOT.glob("tests/compaction/networks/*.py"),
         ROOT / "tests/compaction/check.py",
     ]

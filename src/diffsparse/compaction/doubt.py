@@ -76,6 +76,8 @@ class Doubts:
                         value.carry(was, value.numbers)
 
     def _compare(self, value: Value, other: Value) -> None:
+        if value.same_as is None and not value.carried.size and not some(value.fixed):
+            return
         was = value.fixed
         agreed = _agreed(value, value.numbers, other, other.fixed, other.numbers)
         self._give_up(value, agreed)

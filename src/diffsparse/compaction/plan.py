@@ -9,7 +9,7 @@ from diffsparse.compaction.actions import Action
 from diffsparse.compaction.borrowed import BorrowedSlice
 from diffsparse.compaction.slim_attention import CutHeads
 from diffsparse.compaction.tensor_slice import Count, TensorSlice
-from diffsparse.errors import SparsityError, require_whole
+from diffsparse.errors import SparsityError, require_one_of, require_whole
 from diffsparse.plain import from_plain, to_plain
 
 FORMAT = 2
@@ -115,6 +115,5 @@ def _action(value: Any, where: str) -> Action:
     """The action that `to_plain` was called on; errors say what is wrong with the data, and `where` it was."""
     entry = from_plain(dict[str, object], value, where)
     tag = entry.pop("action", None)
-    if not isinstance(tag, str) or tag not in ACTIONS:
-        raise SparsityError(f"'action' of {where} must be one of {', '.join(ACTIONS)}, got {tag!r:.50}")
-    return from_plain(ACTIONS[tag], entry, where)
+    require_one_of(f"'action' of {where}", tag, ACTIONS)
+    return from_plain(ACTIONS[str(tag)], entry, where)

@@ -81,15 +81,14 @@ class SignedGate(VectorGate):
         is the threshold that the shift leads to, and `beta` then makes t that of the new `alpha`. Ranks stay as they
         are.
         """
-        if not self.keeps_sizes and (keep is None or not bool(keep.any())):
+        kept = torch.ones_like(by, dtype=torch.bool) if self.keeps_sizes else keep
+        if kept is None or not bool(kept.any()):
             super().shift_threshold(by)
             return
         (rows,), (values,) = self.groups(self.alpha.double()), self.groups(self().double())
         share = (self.beta.double() + by.to(self.beta.device)).sigmoid().view(-1, 1)
         threshold = share * rows.abs().sum(-1, keepdim=True)
-        stays = (rows.abs() > threshold) & (values != 0)
-        if not self.keeps_sizes and keep is not None:
-            stays &= keep.to(stays.device).view(-1, 1)
+        stays = (rows.abs() > threshold) & (values != 0) & kept.to(rows.device).view(-1, 1)
         rows = torch.where(stays, rows.sign() * (values.abs() + threshold), rows)
         total = rows.abs().sum(-1, keepdim=True)
         self.set_groups(rows, torch.logit(torch.where(total > 0, threshold / total, share)))
