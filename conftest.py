@@ -1,5 +1,6 @@
 """What holds for every test and every example in a docstring: one thread per process, and registries as they were."""
 
+import gc
 from collections.abc import Iterator
 
 import pytest
@@ -8,6 +9,12 @@ import torch
 from diffsparse.compaction import rules
 
 torch.set_num_threads(1)
+
+
+def pytest_collection_finish() -> None:
+    """Nothing that was imported or collected by now is garbage, and searching it takes long."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 import diffsparse as ds
 from diffsparse.gates import named_gates
@@ -157,3 +158,29 @@ def test_heads_that_all_live_stay():
     small = dead_heads("bert", [])[1]
     assert str(small.plan).count("->") == 0
     assert small.model.encoder.layer[0].attention.self.query.out_features == HEADS * 4
+
+
+class _Grouped(nn.Module):
+    """Gives -1 for the number of heads, and takes another way if there are fewer keys than queries."""
+
+    def __init__(self):
+        super().__init__()
+        self.heads, self.groups, self.size = 2, 2, 4
+        self.qkv, self.out = nn.Linear(6, 24, bias=False), nn.Linear(8, 6)
+
+    def forward(self, x):
+        sizes = [self.heads * self.size, self.groups * self.size, self.groups * self.size]
+        parts = self.qkv(x).chunk(3, -1) if self.heads == self.groups else self.qkv(x).split(sizes, -1)
+        q, k, v = (part.view(*x.shape[:2], -1, self.size).transpose(1, 2) for part in parts)
+        return self.out(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
+
+
+@pytest.mark.parametrize("batch", [1, 2, 3])
+def test_a_batch_as_large_as_the_number_of_heads_tells_nothing(batch):
+    torch.manual_seed(0)
+    net = _Grouped().double().eval()
+    net.out.weight.data[:, :4] = 0
+    small = ds.compact(net, torch.randn(batch, 5, 6, dtype=torch.float64))
+    assert not small.fallbacks
+    assert not small.insists_on_heads
+    assert (small.model.qkv.out_features, small.model.heads, small.model.groups) == (12, 2, 2)

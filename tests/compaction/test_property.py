@@ -22,6 +22,13 @@ def test_compaction_keeps_the_function(first: int) -> None:
     assert not failures, "\n\n".join(failures)
 
 
+@pytest.mark.parametrize("seed", [1_000_820, 1_005_732, 1_005_893, 1_006_909])
+def test_what_long_runs_have_found(seed: int) -> None:
+    outcome = check(specification(seed))
+    assert not outcome.problem, outcome
+    assert not outcome.falls_back, outcome
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_a_specification_is_plain_data(seed: int) -> None:
     spec = specification(seed)

@@ -55,12 +55,12 @@ def _resized(node: Node) -> Iterator[tuple[int, int, bool]]:
     """Sizes that the call was given and that change: before, after, and whether they count heads."""
     given = _given(node)
     if node.op in _RESHAPES:
-        axes = node.output.axes or ()
+        axes, sizes = node.output.axes or (), list(chain(*map(_numbers, node.args[1:])))
         for dim in axes:
+            # the batch may happen to be as large as the number of heads, for which the code gives -1
+            own = {sizes[dim]} if node.op != "unflatten" and len(sizes) == len(node.output.shape) else given
             # what is within a head comes last
-            yield from _change(
-                node.output, dim, given, of_heads=len(axes) > 1 and not (node.within and dim == axes[-1])
-            )
+            yield from _change(node.output, dim, own, of_heads=len(axes) > 1 and not (node.within and dim == axes[-1]))
     elif node.op == "split":
         dim = argument(node, 2, "dim", 0) % len(node.output.shape)
         for out in node.outputs:

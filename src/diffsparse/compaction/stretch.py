@@ -34,8 +34,10 @@ class Stretch:
         size: Any = shape[self.dim]
         for stride, least in (*self.steps, (self.stride, self.least)):
             image, size = size, (size - least) // stride + 1
-            if size < 1:
+            if size < 1 and shape[self.dim]:
                 raise SparsityError(f"an input of shape {tuple(shape)} is too small for the layers that were compacted")
+            # of an empty input, layers that look at single positions make an empty output
+            size = max(size, 0)
         first = torch.arange(size, device=device)
         rest: Tensor = image - self.least - self.stride * first
         return first.clamp(max=self.left) * (self.right + 1) + rest.clamp(max=self.right)
