@@ -443,9 +443,27 @@ def test_a_state_of_another_budget_is_refused_before_anything_changes() -> None:
     budget = Budget(model, x[:2], macs=0.5, steps=4)
     train(model, x, budget, optimizer_of(model), 4)
     other, _ = gated("chain")
-    with pytest.raises(SparsityError, match=r"that budget was .*, this one is"):
+    with pytest.raises(SparsityError, match=r"it was made with limits .*0.5.*, now .*0.4.*a longer run is a new run"):
         Budget(other, x[:2], macs=0.4, steps=4).load_state_dict(budget.state_dict())
     assert list(named_gates(other))
+
+
+@pytest.mark.parametrize("steps", [1, 3])
+def test_a_penalty_that_is_left_out_is_noticed(steps: int, recwarn: pytest.WarningsRecorder) -> None:
+    model, x = gated("chain")
+    budget, optimizer = Budget(model, x[:2], macs=0.5, steps=4 * steps - 3), optimizer_of(model)
+    for _ in range(steps):
+        budget.step(optimizer)
+    # a single step is a cut without training, which needs no pressure
+    assert [str(w.message)[:46] for w in recwarn] == ["penalty() was not called in two steps: add it "] * (steps > 1)
+
+
+def test_shifts_alone_need_no_penalty() -> None:
+    model, x = gated("chain")
+    budget, optimizer = Budget(model, x[:2], macs=0.5, steps=8, strength=0.0), optimizer_of(model)
+    for _ in range(4):
+        budget.step(optimizer)
+    assert budget.finished
 
 
 def test_a_sum_that_the_formula_cannot_follow_is_counted_exactly() -> None:

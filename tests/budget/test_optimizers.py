@@ -122,6 +122,7 @@ def test_a_run_with_several_optimisers_is_resumed() -> None:
     model, x = gated("chain")
     budget, optimizers = Budget(model, x[:2], macs=0.5, steps=4, due=0.5), several(model, "gates apart")
     for _ in range(3):
+        budget.penalty()
         budget.step(optimizers)
     again, _ = gated("chain")
     second, others = Budget(again, x[:2], macs=0.5, steps=4, due=0.5), several(again, "gates apart")

@@ -97,3 +97,7 @@ def test_the_shell_completes_commands_and_options(tmp_path: Path) -> None:
 
     assert "train" in completions("diffsparse", "tr")
     assert "--epochs" in completions("diffsparse", "train", "--ep")
+    # a description of several lines would become several proposals
+    for option in ("--macs", "--method", "--strength", "--target", "--retrain-epochs"):
+        assert completions("diffsparse", "train", option[:-1]) == [option, ""]
+    assert "\\n" not in next(line for line in written.stdout.splitlines() if line.startswith("COMPLETION_SPEC"))

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 
 import diffsparse as ds
-from diffsparse import SparsityError
+from diffsparse import SparsityError, SparsityWarning
 from tests.integrations.subjects import BATCH, STEPS, Net, assert_same, batches, made, plain_loop
 
 accelerate = pytest.importorskip("accelerate")
@@ -85,6 +85,16 @@ def test_a_penalty_is_taken_too(tmp_path: Path) -> None:
     penalty.step()
     accelerator.load_state(str(tmp_path / "one"))
     assert penalty.strength == pytest.approx(0.0875)
+
+
+def test_a_run_that_ends_too_early_is_told(recwarn: pytest.WarningsRecorder) -> None:
+    accelerator = accelerate.Accelerator(cpu=True)
+    AcceleratedBudget(accelerator, train()[1])
+    accelerator.end_training()
+    assert not recwarn.list
+    AcceleratedBudget(accelerator, made()[1])
+    with pytest.warns(SparsityWarning, match=r"ends before its budget is due: Budget\(macs 50.0%; step 0, due at"):
+        accelerator.end_training()
 
 
 def test_mistakes_are_said(tmp_path: Path) -> None:

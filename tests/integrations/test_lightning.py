@@ -193,6 +193,12 @@ def test_cost_and_lambda_are_logged() -> None:
     assert own.logged_metrics["budget/lambda"] == 0
 
 
+def test_a_trial_of_one_batch_is_allowed() -> None:
+    net, budget = made()
+    trainer(BudgetCallback(budget), fast_dev_run=True).fit(Module(net), batches())
+    assert budget.state_dict()["step"] == 1
+
+
 def test_mistakes_are_said(tmp_path: Path) -> None:
     with pytest.raises(SparsityError, match=r"give a ds.Budget or a ds.Penalty, got 0.5"):
         BudgetCallback(0.5)

@@ -59,7 +59,7 @@ def test_nothing_to_draw() -> None:
     for nothing in ({}, {"whole": {}}):
         with pytest.raises(ds.SparsityError, match="no layers whose widths"):
             ds.plot.widths(nothing)
-    with pytest.raises(ds.SparsityError, match=r"what `compact` returned, or `budget.small`, not Linear"):
+    with pytest.raises(ds.SparsityError, match="what `compact` returned, or a budget, not Linear"):
         ds.plot.widths(nn.Linear(2, 2))
 
 

@@ -71,9 +71,10 @@ def test_history_of_a_budget() -> None:
     budget = trained_budget()
     (axes,) = ds.plot.history(budget).axes
     drawn = lines(axes)
-    assert drawn["MACs"][0] == [0, *(look.step for look in budget.history)]
-    assert drawn["MACs"][1] == [1.0, *(look.macs for look in budget.history)]
-    assert drawn["MACs"][1][-1] == 0.5
+    # once it is small, it stays so until the end of the run
+    assert drawn["MACs"][0] == [0, *(look.step for look in budget.history), budget.steps]
+    assert drawn["MACs"][1] == [1.0, *(look.macs for look in budget.history), 0.5]
+    assert drawn["MACs"][1][-2] == 0.5
     assert drawn["budget: 0.5 of MACs"][1] == [0.5, 0.5]
     assert drawn["allowed on the way"][1] == [look.wanted for look in budget.history]
     assert list(axes.lines[-1].get_xdata()) == [30, 30]

@@ -51,6 +51,12 @@ def test_one_view_chosen_gates_and_blocks() -> None:
     assert "3 of 4 groups of 2 are read" in figure.axes[0].get_title()
 
 
+def test_a_single_block_is_not_drawn() -> None:
+    gates = nn.ModuleList([ds.SignedGate.from_values([0.5, 0.0, 0.0, 1.0]) for _ in range(2)])
+    titles = [axes.get_title() for axes in ds.plot.connections(gates).axes]
+    assert [title for title in titles if title] == ["4 of 8 channels are read"]
+
+
 def test_ordinary_scales_count_too() -> None:
     figure = ds.plot.connections(small_net(), view="channels")
     assert (table(figure.axes[0])[0].compressed() > 0).tolist() == [True, False, False, False]

@@ -10,7 +10,9 @@ from diffsparse.graphs import draw_graph, draw_heat_map, save_picture
 from diffsparse.plot.picture import blank_figure
 
 
-@pytest.mark.parametrize(("name", "begin"), [("a.png", b"\x89PNG"), ("a.svg", b"<?xml"), ("a.PNG", b"\x89PNG")])
+@pytest.mark.parametrize(
+    ("name", "begin"), [("a.png", b"\x89PNG"), ("a.svg", b"<?xml"), ("a.PNG", b"\x89PNG"), ("a.pdf", b"%PDF")]
+)
 def test_ending_decides_the_format(tmp_path: Path, name: str, begin: bytes) -> None:
     save_picture(tmp_path / name, blank_figure(2, 1))
     assert (tmp_path / name).read_bytes().startswith(begin)
@@ -18,7 +20,7 @@ def test_ending_decides_the_format(tmp_path: Path, name: str, begin: bytes) -> N
 
 @pytest.mark.parametrize("name", ["a.jpeg", "a", ".png"])
 def test_other_endings_are_refused_and_write_nothing(tmp_path: Path, name: str) -> None:
-    with pytest.raises(SparsityError, match=r"written as \.png or \.svg, got .*" + name):
+    with pytest.raises(SparsityError, match=r"written as \.png, \.svg or \.pdf, got .*" + name):
         save_picture(tmp_path / name, blank_figure(2, 1))
     assert list(tmp_path.iterdir()) == []
 

@@ -49,11 +49,11 @@ def test_a_loss_that_does_not_fall_is_told_once_after_a_quarter() -> None:
     assert len(advice(*epochs(10, loss=2.5), epochs=40)) == 1
 
 
-@pytest.mark.parametrize(("shrunk", "count", "said"), [([90], 5, False), ([110], 6, True), ([], 6, False)])
-def test_few_steps_to_recover(shrunk: list[int], count: int, said: bool) -> None:
+@pytest.mark.parametrize(("shrunk", "count", "said"), [([5.0], 5, False), ([3.0, 5.5], 6, True), ([], 6, False)])
+def test_few_steps_to_recover(shrunk: list[float], count: int, said: bool) -> None:
     records = epochs(count)
     records[-1]["shrunk"] = shrunk
-    words = "after epoch 6 of 10 the network is small, with 80 steps left to recover: more epochs would help it"
+    words = "the network became small with 90 steps left to recover: more epochs would help it"
     assert advice(*records) == [words] * said
 
 

@@ -192,6 +192,8 @@ class Budget:
         if self._step == 0:
             warn_of_idle_gates(self.model, *given)
             warn_of_forgotten_parameters(self.model, *given)
+        elif self._step == 1 and not self.finished:
+            self._pressure.warn_if_left_out()
         self._step += 1
         if self.finished:
             self._schedule.warn_beyond_the_end(self._step)
@@ -285,8 +287,9 @@ class Budget:
         if self._step:
             raise SparsityError("load the state into a new budget, before its first step")
         try:
-            if state["made_for"] != self._made_for:
-                raise ValueError(f"that budget was {state['made_for']}, this one is {self._made_for}")
+            if others := [name for name, value in self._made_for.items() if state["made_for"][name] != value]:
+                words = ", ".join(f"{name} {state['made_for'][name]}, now {self._made_for[name]}" for name in others)
+                raise ValueError(f"it was made with {words}. Make this one alike; a longer run is a new run")
             if self._costs.latency is not None:
                 self._costs.latency = LatencyModel.from_state(state["latency"])
             step, history = int(state["step"]), [Look(**look) for look in state["history"]]

@@ -1,5 +1,7 @@
 """The term of the loss that raises thresholds."""
 
+import warnings
+
 import numpy as np
 import torch
 import torch.nn.functional as F
@@ -7,6 +9,7 @@ from torch import Tensor
 
 from diffsparse.budget.entries import GateEntries
 from diffsparse.budget.limits import Mask, Numbers
+from diffsparse.errors import SparsityWarning
 from diffsparse.penalties import Norm
 
 NARROW = 1 / 16
@@ -36,6 +39,7 @@ class Pressure:
         self._sizes = np.where(entries.sizes == 1, 0, entries.sizes)
         self._factor, self._share = 1.0, 1.0
         self._sent: tuple[Numbers, float, Tensor] | None = None
+        self._asked = False
 
     @property
     def strength(self) -> float:
@@ -54,6 +58,7 @@ class Pressure:
 
     def term(self, weights: Numbers) -> Tensor:
         """The term, for these weights of groups."""
+        self._asked = True
         gates = list(self._entries.gates.values())
         place = gates[0].beta.device
         factors = self._on(place, gates[0].beta.dtype, weights)
@@ -62,6 +67,13 @@ class Pressure:
             return -(factors * F.logsigmoid(betas)).sum()
         rows = [row for gate in gates for row in gate.groups(gate())[0]]
         return (factors * torch.stack([self._norm(row.unsqueeze(0)).to(place) for row in rows])).sum()
+
+    def warn_if_left_out(self) -> None:
+        """Warn if nobody has asked for the term, where it does something: it presses, or bounds the steps of gates."""
+        if not self._asked and (self.strength or self._entries.without_norm.any()):
+            words = "penalty() was not called in two steps: add it to the loss, criterion(model(x), y) + "
+            reason = "budget.penalty(). Without it the budget is reached by shifts alone, which cost accuracy"
+            warnings.warn(words + reason, SparsityWarning, stacklevel=3)
 
     def _on(self, place: torch.device, dtype: torch.dtype, weights: Numbers) -> Tensor:
         """Lambda and weights together; sent to the device once per change."""

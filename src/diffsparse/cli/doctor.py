@@ -18,6 +18,7 @@ from torch import nn
 import diffsparse
 from diffsparse.budget import Budget
 from diffsparse.checkpoint import load, save
+from diffsparse.cli.load import load_warning
 from diffsparse.cli.tables import figures_table
 from diffsparse.compaction import compact
 from diffsparse.gating import parameter_groups, sparsify
@@ -43,7 +44,8 @@ class Doctor:
         rows = {name: {"packages": packages, "": state} for name, packages, state in extras()}
         console.print(figures_table("extra", rows, title="Optional parts"))
         failures = sum(not passed for passed in _self_test(console))
-        console.print(layer_times(), markup=False, highlight=False, soft_wrap=True)
+        for line in filter(None, (layer_times(), load_warning())):
+            console.print(line, markup=False, highlight=False, soft_wrap=True)
         if failures:
             console.print(f"{failures} of the tests failed", style="red")
             sys.exit(1)

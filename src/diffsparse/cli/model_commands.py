@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from tyro.conf import Positional
 
 from diffsparse.checkpoint import load, save
+from diffsparse.cli.load import load_warning
 from diffsparse.compaction import compact
 from diffsparse.compaction.fastest import SECONDS, Backend
 from diffsparse.errors import SparsityError
@@ -128,6 +129,8 @@ class Compact(Target):
         with console.status("compacting"):
             small = compact(model, self.example(), tolerance=self.tolerance, **options)
         console.print(str(small), markup=False, highlight=False, soft_wrap=True)
+        if small.plan.earlier and not small.plan.layers:
+            console.print("this model is compact already: it became small before it was saved")
         console.print(small.after.convention, style="dim")
         save(small, self.output)
         if self.plan is not None:
@@ -169,6 +172,8 @@ class Measure(Target):
         console.print(str(figures), markup=False, highlight=False, soft_wrap=True)
         if layers is not None:
             console.print(f"\n{layers}", markup=False, highlight=False, soft_wrap=True)
+        if self.latency and (busy := load_warning()):
+            console.print(busy, soft_wrap=True, highlight=False)
         if self.output is not None:
             write_json(self.output, figures.as_dict() | ({} if layers is None else {"by_layer": layers.as_dict()}))
 

@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from torch import Tensor
 
+from diffsparse.cli.load import load_warning
 from diffsparse.cli.tables import results_table, wide_console
 from diffsparse.training import Recipe, StoppedError, Watcher, read_recipe, train
 from diffsparse.training.processes import own_rank
@@ -61,6 +62,8 @@ class Train:
         # of several processes only the first prints
         if own_rank() == 0:
             console.print(results_table({folder.name: result}))
+            if busy := load_warning():
+                console.print(busy, soft_wrap=True, highlight=False)
             console.print(f"files in {folder}", markup=False, soft_wrap=True)
 
 

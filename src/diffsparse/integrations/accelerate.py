@@ -1,6 +1,7 @@
 """`AcceleratedBudget`: a budget or a penalty beside an `Accelerator`."""
 
 import os
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -8,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from diffsparse.budget import Budget
-from diffsparse.errors import SparsityError, import_extra
+from diffsparse.errors import SparsityError, SparsityWarning, import_extra
 from diffsparse.integrations.joining import as_regulariser, read_state, renew, require_joinable, write_state
 from diffsparse.penalties import Penalty
 
@@ -25,6 +26,7 @@ class AcceleratedBudget:
 
     `accelerator.save_state` and `load_state` save and load the budget, too, before and after the model became small.
     If a model is small in the checkpoint, it becomes small first, and the optimisers with it.
+    `accelerator.end_training` warns if the budget is not reached by then.
 
     Args:
         accelerator: the one that will prepare model and optimisers; this notes the wrapper that it makes.
@@ -62,6 +64,16 @@ class AcceleratedBudget:
             return self._prepared[-1]
 
         accelerator.prepare_model = prepare_model
+        end: Callable[[], None] = accelerator.end_training
+
+        def end_training() -> None:
+            if isinstance(budget, Budget) and not budget.finished:
+                words = f"this run ends before its budget is due: {budget!r}"
+                advice = "Give steps as many as the optimiser makes, which accumulation makes fewer"
+                warnings.warn(f"{words}. {advice}", SparsityWarning, stacklevel=2)
+            end()
+
+        accelerator.end_training = end_training
 
     def penalty(self) -> Tensor:
         """The term to add to the loss of each batch, also where gradients are accumulated over several."""

@@ -39,8 +39,8 @@ class BudgetCallback(Callback):
         budget: a `ds.Budget`, or a `ds.Penalty`, for a network inside the LightningModule. Make it before `fit`, with
             `steps` as many as the run has steps of the optimiser. The schedule of a penalty follows the epochs.
 
-    With manual optimisation the gradient of the penalty comes after your own clipping, and a batch in which any
-    optimiser steps is one step of the budget.
+    Lightning takes one callback of this kind per run. With manual optimisation the gradient of the penalty comes after
+    your own clipping, and a batch in which any optimiser steps is one step of the budget.
 
     Example:
         >>> import torch, diffsparse as ds
@@ -111,7 +111,8 @@ class BudgetCallback(Callback):
         self._resumed = self._weights = None
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if pl_module.automatic_optimization:
+        # a trial of a few batches says nothing about the run
+        if pl_module.automatic_optimization and not trainer.fast_dev_run:
             check_steps(self.budget, trainer.estimated_stepping_batches)
 
     def on_before_optimizer_step(self, trainer: Trainer, pl_module: LightningModule, optimizer: Optimizer) -> None:

@@ -15,11 +15,9 @@ class Sparsifying:
     """How the network is made smaller. Each method reads some of these options and refuses the others."""
 
     method: str = "ds"
-    """ds (gates, this package), plain (no sparsity), slimming, proximal-l1, proximal-l21, proximal-l12, torch-pruning,
-    scratch; for wired networks also dnw, dnw-no-update and random; for traffic networks also given-map."""
+    """ds (gates), plain, slimming, proximal-l1, -l21, -l12, torch-pruning, scratch; dnw, random for wired networks."""
     macs: float | None = None
-    """What the network may cost in the end: MACs of one input, as a share of the whole network (up to 1) or as a number
-    (above 1). ds, slimming, torch-pruning and scratch come to 0.5 if nothing else says how small to become."""
+    """MACs of one input in the end, as a share of the whole network's (up to 1) or a number; 0.5 if nothing is said."""
     params: float | None = None
     """The same for parameters. If several are given, all hold."""
     bytes: float | None = None
@@ -29,8 +27,7 @@ class Sparsifying:
     due: float = DUE
     """For ds: the share of all steps after which that cost is reached; the rest trains the small network."""
     strength: float | Literal["auto"] | None = None
-    """Lambda of the paper's penalty, or of the proximal step, in the place of a cost; auto computes it from optimiser,
-    schedule and steps, as is done where a lambda is needed and none is given (docs/strength.md)."""
+    """Lambda of the paper's penalty or the proximal step, in the place of a cost; auto computes it from the run."""
     norm: str = "l1"
     """Penalty on gates: l1 (channels), l21 (groups), l12 (exclusive), lp (learned graphs), or one you registered."""
     group_size: int = 12
@@ -46,13 +43,11 @@ class Sparsifying:
     rgf: float | None = None
     """Rectified gradient flow: slope of dropped gates in the backward pass; 0.1 in the paper's wiring experiments."""
     target: float | None = None
-    """Share of zero channels, or edges of a wired network, to aim at, in the place of a cost. Slimming, torch-pruning,
-    dnw, dnw-no-update and random remove exactly that share; the others steer lambda."""
+    """Share of zero channels or edges, in the place of a cost; methods that cut reach it, others steer lambda to it."""
     density: float | None = None
     """For dnw, dnw-no-update and random, in the place of a target: keep as many edges as MobileNetV1 of this width."""
     retrain_epochs: int | None = None
-    """Epochs after slimming and torch-pruning have cut; by default as many as before, so that they train twice as long
-    as other methods. To compare at equal length, halve --epochs for them."""
+    """Epochs after slimming and torch-pruning have cut; by default --epochs again, so that they train twice as long."""
     like: Path | None = None
     """For scratch: the compact file whose small architecture is trained from a fresh start."""
 

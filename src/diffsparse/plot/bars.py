@@ -28,8 +28,8 @@ def widths(small: HoldsModel | Mapping[str, Mapping[str, int]], *, dark: bool = 
     """How many outputs each layer had and has: a pale bar for the whole network, a bar in front for the small one.
 
     Args:
-        small: what `compact` returned, or `budget.small`; or the widths of several networks, as `layer_widths` gives
-            them, by name. The first has all layers; a layer that another does not have is gone.
+        small: what `compact` returned, or a budget that was reached; or the widths of several networks, as
+            `layer_widths` gives them, by name. The first has all layers; a layer that another does not have is gone.
         dark: whether the picture is for dark paper.
 
     Needs the `report` extra.
@@ -59,8 +59,9 @@ def widths(small: HoldsModel | Mapping[str, Mapping[str, int]], *, dark: bool = 
 
 
 def _before_and_after(small: Any) -> dict[str, dict[str, int]]:
+    small = getattr(small, "small", small)
     if not isinstance(getattr(small, "original", None), nn.Module):
-        raise SparsityError(f"give what `compact` returned, or `budget.small`, not {type(small).__name__}")
+        raise SparsityError(f"give what `compact` returned, or a budget, not {type(small).__name__}")
     return {"before": layer_widths(small.original), "after": layer_widths(small.model)}
 
 

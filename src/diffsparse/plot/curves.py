@@ -44,20 +44,27 @@ def history(run: Run | HasHistory, *, dark: bool = False) -> "Figure":
 
 
 def _of_budget(state: Mapping[str, Any], dark: bool) -> "Figure":
-    looks, limits, due = state["history"], state["made_for"]["limits"], state["made_for"]["due"]
+    looks, made_for = state["history"], state["made_for"]
+    limits, due = made_for["limits"], made_for["due"]
     if not looks:
         raise SparsityError("this budget has not looked at the gates yet; draw its history after some steps")
     figure = blank_figure(7.5, 3.8)
     axes = figure.add_subplot()
     steps = [look["step"] for look in looks]
     for name in _drawn(limits):
-        shown: dict[str, Any] = {"linewidth": 2.0} if name in limits else {"linewidth": 1.0, "alpha": 0.6}
-        axes.plot([0, *steps], [1.0, *(look[name] for look in looks)], color=COLOURS[name], label=NAMES[name], **shown)
+        asked = name in limits
+        shown: dict[str, Any] = (
+            {"linewidth": 2.0} if asked else {"linewidth": 1.2, "linestyle": (0, (6, 2)), "zorder": 3}
+        )
+        costs = [1.0, *(look[name] for look in looks)]
+        # once it is small, it stays as it is
+        more = ([made_for["steps"]], costs[-1:]) if steps[-1] >= due else ([], [])
+        axes.plot([0, *steps, *more[0]], [*costs, *more[1]], color=COLOURS[name], label=NAMES[name], **shown)
     ramp = [look["wanted"] for look in looks]
     axes.plot(steps, ramp, color=theme(dark).quiet, linestyle=":", linewidth=1.2, label="allowed on the way")
     _mark_limits(axes, limits)
     _mark_moment(axes, due, "becomes small", dark)
-    axes.set_xlim(0, max(state["made_for"]["steps"], steps[-1]))
+    axes.set_xlim(0, max(made_for["steps"], steps[-1]))
     axes.set_xlabel("step")
     _finish_cost(axes)
     return figure

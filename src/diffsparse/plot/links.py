@@ -40,7 +40,7 @@ def connections(
     Args:
         model: a gated DenseNet, or any model with gates on channels or zeros among the scales of batch norms; or what
             `compact` returned, or `budget.small`.
-        view: what to draw.
+        view: what to draw; of both, blocks are left out where there is only one.
         group: channels per block; by default the largest number that divides the widths of all rows, which is what a
             layer of a DenseNet adds.
         only: the gates to draw, chosen as for a `Penalty`; by default all.
@@ -64,7 +64,9 @@ def connections(
     size = gcd(*map(len, rows.values())) if group is None else require_whole("group", group, low=1)
     if uneven := [name for name, row in rows.items() if len(row) % size]:
         raise SparsityError(f"the {len(rows[uneven[0]])} channels of '{uneven[0]}' are no whole blocks of {size}")
-    views = VIEWS if view == "both" else (view,)
+    # a single block would show nothing
+    several = 1 < size < max(map(len, rows.values()))
+    views = (VIEWS if several else VIEWS[:1]) if view == "both" else (view,)
     figure = blank_figure(7.5 * len(views), min(max(1.6 + 0.17 * len(rows), 3.0), 14.0))
     for axes, name in zip(figure.subplots(1, len(views), squeeze=False)[0], views, strict=True):
         block = 1 if name == "channels" else size

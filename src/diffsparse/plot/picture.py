@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 FORMATS = (".png", ".svg")
+"""Of `save_formats`."""
+ENDINGS = (*FORMATS, ".pdf")
 DOTS_PER_INCH = 150
 
 
@@ -22,7 +24,7 @@ def blank_figure(width: float, height: float) -> "Figure":
 
 
 def save_picture(path: str | os.PathLike[str], figure: "Figure") -> None:
-    """Write the figure as SVG or PNG, depending on the ending of `path`; the file appears when it is complete.
+    """Write the figure as PNG, SVG or PDF, depending on the ending of `path`; the file appears when it is complete.
 
     Example:
         >>> import tempfile
@@ -32,12 +34,12 @@ def save_picture(path: str | os.PathLike[str], figure: "Figure") -> None:
         b'PNG'
     """
     ending = Path(path).suffix.lower()
-    if ending not in FORMATS:
-        raise SparsityError(f"a picture is written as {' or '.join(FORMATS)}, got '{os.fspath(path)}'")
+    if ending not in ENDINGS:
+        raise SparsityError(f"a picture is written as {', '.join(FORMATS)} or .pdf, got '{os.fspath(path)}'")
     from matplotlib import rc_context
 
     # without date and random ids, the same figure gives the same file
-    metadata = {"Date": None} if ending == ".svg" else None
+    metadata = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(ending)
     with replacing(path) as file, rc_context({"svg.hashsalt": "diffsparse"}):
         figure.savefig(file, format=ending.removeprefix("."), dpi=DOTS_PER_INCH, metadata=metadata)
 

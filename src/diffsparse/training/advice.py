@@ -31,9 +31,11 @@ def early_advice(phase: Phase, pace: Pace, steps: int, records: Sequence[dict[st
     if early and now["train_loss"] > FALLING * first["train_loss"]:
         losses = f"{first['train_loss']:.3g} in the first epoch, {now['train_loss']:.3g} now"
         found.append(f"{where} the loss has not fallen ({losses}): a smaller learning rate or a warm-up may help")
-    left = steps * (phase.epochs - now["epoch"])
-    if now.get("shrunk") and left < RECOVERY:
-        found.append(f"{where} the network is small, with {left} steps left to recover: more epochs would help it")
+    if shrunk := now.get("shrunk"):
+        # moments are counted from the beginning of the phase, in epochs
+        left = round(steps * (phase.epochs - shrunk[-1]))
+        if left < RECOVERY:
+            found.append(f"the network became small with {left} steps left to recover: more epochs would help it")
     half = FEWEST <= now["epoch"] == math.ceil(phase.epochs / 2)
     # a delay or a ramp that ends late makes zeros late
     acts = phase.sparsifying.delay_epochs + phase.sparsifying.ramp_epochs < now["epoch"]

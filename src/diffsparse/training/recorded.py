@@ -44,7 +44,8 @@ class RecordedRun:
         """A file of the run; raises if it is not there."""
         path = self.path / name
         if not path.is_file():
-            raise SparsityError(f"the run in '{self.path}' has no {name}: it is not finished, or the file was removed")
+            words = "it is not finished (train --resume goes on with it), or the file was removed"
+            raise SparsityError(f"the run in '{self.path}' has no {name}: {words}")
         return path
 
 
