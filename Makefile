@@ -6,6 +6,10 @@
 # make paper  run what is missing of the paper's tables, small, and write docs/paper.md (DATA=folder of the data)
 # make bench  run the benchmarks and write benchmarks/results
 # make speed  time many networks before and after, for hours, and write the table in docs/speed.md
+# make tables  write tables and pictures of README and docs from the result files
+# make docs   build the site into docs/_build
+# make dist   build the packages and check them
+# make clean  remove what these commands have made, but not their results
 # Each command first sets up .venv with pinned versions, and reuses it until pyproject.toml or constraints.txt change.
 
 PYTHON ?= python3

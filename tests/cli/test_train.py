@@ -180,7 +180,7 @@ def test_help_names_every_setting(capsys: pytest.CaptureFixture[str]) -> None:
     for key, value in settings.items():
         for name in value if isinstance(value, dict) else [key]:
             assert f"--{name.replace('_', '-')}" in printed
-    assert "What the network may cost in the end" in printed
+    assert "MACs of one input in the end" in printed
 
 
 def test_a_bar_where_there_is_a_terminal() -> None:

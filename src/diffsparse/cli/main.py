@@ -63,7 +63,7 @@ def _run(given: list[str]) -> None:
     if " ".join(given[:2]) in COMMANDS:
         given[:2] = [" ".join(given[:2])]
     _check_command(given)
-    description = "Smaller networks while they train."
+    description = "Smaller networks while they train. `diffsparse --version` prints the version."
     try:
         command = tyro.cli(_configuration(given), prog="diffsparse", description=description, args=given)
     except FileNotFoundError as error:

@@ -134,11 +134,11 @@ class Recipe:
     """One training run, from the data to the compact network."""
 
     model: str = "preresnet20"
-    """A name of `diffsparse.models.names()`, or package.module:Name of your own class."""
+    """preresnet20, densenet40 and so on (a wrong name lists all), or package.module:Name of your own class."""
     arguments: str = "{}"
     """Keyword arguments for the model, as a JSON object."""
     data: str = "digits"
-    """A name of `diffsparse.data.names()`."""
+    """digits, cifar10 and so on; a wrong name lists all."""
     data_root: Path | None = None
     """Folder of the data; by default the variable DIFFSPARSE_DATA."""
     download: bool = False
