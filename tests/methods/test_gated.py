@@ -90,6 +90,7 @@ def test_the_state_of_a_budget_comes_before_that_of_the_parameters() -> None:
         return method, model, method.regulariser(model, torch.optim.SGD(ds.parameter_groups(model), lr=0.1))
 
     _, model, regulariser = made()
+    assert isinstance(regulariser(), torch.Tensor)
     assert [regulariser.step_done() for _ in range(3)] == [False, True, False]
     method, again, restored = made()
     assert restored.before_restoring(json.loads(json.dumps(regulariser.state_dict())))

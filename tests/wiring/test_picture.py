@@ -39,8 +39,8 @@ def test_a_dead_graph_and_a_thinned_one(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_wrong_files(tmp_path: Path) -> None:
     net = tiny(drop(0.5), *LAYOUT)
-    for name in ("net.pdf", "net"):
-        with pytest.raises(SparsityError, match=r"written as \.png or \.svg"):
+    for name in ("net.jpeg", "net"):
+        with pytest.raises(SparsityError, match=r"written as \.png, \.svg or \.pdf"):
             draw_wiring(net, tmp_path / name)
     with pytest.raises(SparsityError, match="cannot write"):
         draw_wiring(net, tmp_path / "nowhere" / "net.svg")
