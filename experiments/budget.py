@@ -60,12 +60,13 @@ OURS = {
 class Comparison:
     """Makes runs of one setting."""
 
-    def __init__(self, name: str, root: Path, runs: Path) -> None:
+    def __init__(self, name: str, root: Path, runs: Path, again: bool = False) -> None:
         self.name, self.setting = name, SETTINGS[name]
         self.images = Images(root, self.setting.side)
         self.folder = runs / f"budget-{name}"
         self.folder.mkdir(parents=True, exist_ok=True)
-        self.known = {(run["method"], run["budget"], run["seed"]) for run in read_runs(self.folder, name)}
+        known = read_runs(self.folder, name, stored=not again)
+        self.known = {(run["method"], run["budget"], run["seed"]) for run in known}
         self.example = self.images.test[:2]
 
     def fresh(self, seed: int, factor: float = 1.0) -> nn.Module:
@@ -229,6 +230,7 @@ def main() -> None:
     parser.add_argument("--data-root", type=Path, required=True, help="folder of CIFAR-10, or of its binary files")
     parser.add_argument("--runs", type=Path, default=Path("runs"))
     parser.add_argument("--methods", nargs="*", default=METHODS)
+    parser.add_argument("--again", action="store_true", help="also make the runs whose results are stored")
     parser.add_argument("--summary", action="store_true", help="write the results of the runs there are")
     parser.add_argument(
         "--latency", action="store_true", help="with --summary: time the networks, of runs of this version"
@@ -238,7 +240,7 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
-    comparison = Comparison(options.setting, options.data_root, options.runs)
+    comparison = Comparison(options.setting, options.data_root, options.runs, options.again)
     if options.summary:
         summarise(comparison, options.latency)
         return

@@ -94,7 +94,7 @@ def results_table(rows: Rows) -> str:
         if at30 is not None:
             last = [f"{at30['params']:.0%}", f"{at30['seconds'] / whole['seconds']:.0%}"]
         lines.append([title, *(_accuracy(find(rows, name, share)) for share in shares), *last])
-    return f"{_table(head, lines)}\n\nThe whole network reaches {_accuracy(whole)}."
+    return f"{_table(head, lines)}\n\nThe whole network reaches {_accuracy(whole)}. `-`: not run."
 
 
 def guide_table(rows: Rows) -> str:

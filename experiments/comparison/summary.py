@@ -15,10 +15,10 @@ from diffsparse.measuring.meter import measure_in_turns
 RESULTS = Path(__file__).parent.parent / "results"
 
 
-def read_runs(folder: Path, setting: str) -> list[dict[str, Any]]:
-    """The records of all runs: those in the results that were written before, and those in `folder`."""
+def read_runs(folder: Path, setting: str, *, stored: bool = True) -> list[dict[str, Any]]:
+    """The records of all runs: those in the results that were `stored` before, and those in `folder`."""
     written = RESULTS / f"budget-{setting}.json"
-    known = json.loads(written.read_text())["runs"] if written.exists() else []
+    known = json.loads(written.read_text())["runs"] if stored and written.exists() else []
     found = {_key(run): run for run in known}
     for path in sorted(folder.glob("*.json")):
         run = json.loads(path.read_text()) | {"file": path.with_suffix(".pt").name}

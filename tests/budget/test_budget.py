@@ -206,7 +206,20 @@ def test_the_history_follows_the_ramp_and_ends_on_the_budget() -> None:
     assert budget.history[-1].strength == 0
     assert budget.history[-1].wanted == 0.5
     assert budget.history[-1].alive < 48
-    assert "macs 50.0%; reached; now macs" in repr(budget)
+    assert "macs 50.0%; reached at step 20 of 40; now macs" in repr(budget)
+
+
+def test_a_penalty_can_be_differentiated_alone_before_and_after_the_end() -> None:
+    model, x = gated("chain")
+    budget, optimizer = Budget(model, x[:2], macs=0.5, steps=8), optimizer_of(model)
+    for _ in range(8):
+        optimizer.zero_grad()
+        F.cross_entropy(model(x), torch.zeros(len(x), dtype=torch.long)).backward()
+        budget.penalty().backward()
+        optimizer.step()
+        budget.step(optimizer)
+    assert budget.finished
+    assert budget.penalty().item() == 0
 
 
 def test_only_the_chosen_gates_die() -> None:

@@ -199,6 +199,31 @@ def test_a_trial_of_one_batch_is_allowed() -> None:
     assert budget.state_dict()["step"] == 1
 
 
+def test_the_best_is_one_of_the_small_networks(tmp_path: Path) -> None:
+    class Worse(Module):
+        """Its figure is best in the first epoch, when the network is large."""
+
+        def on_train_epoch_end(self) -> None:
+            self.log("figure", float(self.current_epoch))
+
+    net, budget = made()
+    keep = ModelCheckpoint(tmp_path, monitor="figure", mode="min")
+    own = trainer(BudgetCallback(budget), keep, enable_checkpointing=True)
+    own.fit(Worse(net), batches())
+    assert "epoch=1" in keep.best_model_path
+    assert own.test(Worse(net), batches(), ckpt_path="best", verbose=False)[0]["loss"] < 1
+
+
+def test_a_run_that_stops_early_is_told() -> None:
+    class Stops(Module):
+        def on_train_epoch_end(self) -> None:
+            self.trainer.should_stop = True
+
+    net, budget = made()
+    with pytest.warns(SparsityWarning, match=f"after 8 of the {STEPS} steps .*, before the model became small"):
+        trainer(BudgetCallback(budget)).fit(Stops(net), batches())
+
+
 def test_mistakes_are_said(tmp_path: Path) -> None:
     with pytest.raises(SparsityError, match=r"give a ds.Budget or a ds.Penalty, got 0.5"):
         BudgetCallback(0.5)

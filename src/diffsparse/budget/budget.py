@@ -174,7 +174,8 @@ class Budget:
         """The term to add to the loss: a scalar, zero once the cost is reached."""
         if self.finished:
             self._schedule.warn_beyond_the_end(self._step + 1)
-            return next(self.model.parameters(), torch.zeros(())).new_zeros(())
+            # a loop may call backward on it alone
+            return next(self.model.parameters(), torch.zeros(())).new_zeros((), requires_grad=True)
         entries = self._steering.entries
         self._bounds.remember(entries, self._steering.in_series | entries.without_norm)
         return self._pressure.term(self._steering.weights)
@@ -307,7 +308,9 @@ class Budget:
 
     def __repr__(self) -> str:
         asked = ", ".join(f"{k} {share:.1%}" for k, share in self._steering.limits.shares(self._costs.whole).items())
-        state = "reached" if self.finished else f"step {self._step}, due at {self.due}"
+        state = f"step {self._step} of {self.steps}, due at {self.due}; alive"
+        if self.finished:
+            state = f"reached at step {self.due} of {self.steps}; now"
         now = ", ".join(f"{name} {share:.1%}" for name, share in self.cost.items())
         left = f"; {len(self._frozen)} frozen gate(s) left alone" if self._frozen else ""
-        return f"Budget({asked}; {state}; now {now}{left})"
+        return f"Budget({asked}; {state} {now}{left})"

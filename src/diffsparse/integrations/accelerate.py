@@ -1,7 +1,6 @@
 """`AcceleratedBudget`: a budget or a penalty beside an `Accelerator`."""
 
 import os
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -9,8 +8,15 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from diffsparse.budget import Budget
-from diffsparse.errors import SparsityError, SparsityWarning, import_extra
-from diffsparse.integrations.joining import as_regulariser, read_state, renew, require_joinable, write_state
+from diffsparse.errors import SparsityError, import_extra
+from diffsparse.integrations.joining import (
+    as_regulariser,
+    read_state,
+    renew,
+    require_joinable,
+    warn_of_early_end,
+    write_state,
+)
 from diffsparse.penalties import Penalty
 
 import_extra("accelerate", "AcceleratedBudget needs Accelerate", "accelerate")
@@ -26,7 +32,7 @@ class AcceleratedBudget:
 
     `accelerator.save_state` and `load_state` save and load the budget, too, before and after the model became small.
     If a model is small in the checkpoint, it becomes small first, and the optimisers with it.
-    `accelerator.end_training` warns if the budget is not reached by then.
+    `accelerator.end_training` warns if the run had fewer steps than the budget was made for.
 
     Args:
         accelerator: the one that will prepare model and optimisers; this notes the wrapper that it makes.
@@ -67,10 +73,7 @@ class AcceleratedBudget:
         end: Callable[[], None] = accelerator.end_training
 
         def end_training() -> None:
-            if isinstance(budget, Budget) and not budget.finished:
-                words = f"this run ends before its budget is due: {budget!r}"
-                advice = "Give steps as many as the optimiser makes, which accumulation makes fewer"
-                warnings.warn(f"{words}. {advice}", SparsityWarning, stacklevel=2)
+            warn_of_early_end(budget)
             end()
 
         accelerator.end_training = end_training

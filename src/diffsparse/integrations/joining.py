@@ -18,6 +18,8 @@ from diffsparse.errors import SparsityError, SparsityWarning
 from diffsparse.files import write_json
 from diffsparse.penalties import Penalty, Regulariser
 
+MOST = 0.9
+"""A run with at least this share of its steps is whole."""
 STATE_FILE = "diffsparse.json"
 """The file with the state of the budget in a checkpoint that is a folder."""
 
@@ -85,6 +87,18 @@ def check_steps(given: Budget | Penalty, planned: float) -> None:
     if planned < given.due:
         raise SparsityError(f"{words}, and the model would become small at step {given.due} only; {advice}")
     warnings.warn(f"{words}; {advice}", SparsityWarning, stacklevel=3)
+
+
+def warn_of_early_end(given: Budget | Penalty, planned: float = float("inf")) -> None:
+    """At the end of a run: warn if it had fewer steps than its budget was made for, as after early stopping.
+
+    A run that was `planned` to have fewer was warned of at its beginning.
+    """
+    if not isinstance(given, Budget) or (done := given.state_dict()["step"]) >= MOST * min(given.steps, planned):
+        return
+    words = f"the run ends after {done} of the {given.steps} steps that its budget was made for"
+    what = "with few left for the small model to recover" if given.finished else "before the model became small"
+    warnings.warn(f"{words}, {what}", SparsityWarning, stacklevel=3)
 
 
 def is_as_small(given: Budget | Penalty, state: dict[str, Any]) -> bool:

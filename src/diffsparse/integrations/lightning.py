@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from typing import Any
 
+import torch
+
 from diffsparse.budget import Budget
 from diffsparse.errors import SparsityError, import_extra
 from diffsparse.integrations.joining import (
@@ -13,13 +15,14 @@ from diffsparse.integrations.joining import (
     check_steps,
     figures,
     require_joinable,
+    warn_of_early_end,
 )
 from diffsparse.penalties import Penalty, Regulariser
 
 import_extra("lightning.pytorch", "BudgetCallback needs Lightning", "lightning")
 
 from lightning.pytorch import Callback, LightningModule, Trainer  # noqa: E402
-from lightning.pytorch.callbacks import StochasticWeightAveraging, WeightAveraging  # noqa: E402
+from lightning.pytorch.callbacks import ModelCheckpoint, StochasticWeightAveraging, WeightAveraging  # noqa: E402
 from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy  # noqa: E402
 from torch.optim import Optimizer  # noqa: E402
 
@@ -33,7 +36,8 @@ class BudgetCallback(Callback):
     `budget/params` and `budget/lambda`.
 
     The state of the budget is in Lightning's checkpoints. `fit(..., ckpt_path=...)` and `test(..., ckpt_path=...)` take
-    checkpoints from before and after the network became small, if everything is built as before.
+    checkpoints from before and after the network became small, if everything is built as before. When it becomes small,
+    `ModelCheckpoint` forgets what was best: those files stay, and hold the large network.
 
     Args:
         budget: a `ds.Budget`, or a `ds.Penalty`, for a network inside the LightningModule. Make it before `fit`, with
@@ -134,10 +138,15 @@ class BudgetCallback(Callback):
         self._stepped = False
         if self._regulariser.step_done():
             _wrap_anew(trainer)
+            _forget_best(trainer)
         pl_module.log_dict(figures(self.budget), on_step=True, on_epoch=False)
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         begin_epoch(self.budget, trainer.current_epoch)
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if not trainer.fast_dev_run:
+            warn_of_early_end(self.budget, trainer.estimated_stepping_batches)
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         vars(pl_module).pop("on_load_checkpoint", None)
@@ -157,6 +166,16 @@ def _check_setting(trainer: Trainer) -> None:
         if isinstance(other, WeightAveraging | StochasticWeightAveraging):
             words = f"{type(other).__name__} holds weights of the large network"
             raise SparsityError(f"{words}; average with ds.MovingAverage, which follows a network that becomes small")
+
+
+def _forget_best(trainer: Trainer) -> None:
+    """What was best before is a network of the old size; from now on, the best is one of the small ones."""
+    for kept in trainer.checkpoint_callbacks:
+        if isinstance(kept, ModelCheckpoint) and kept.monitor is not None:
+            kept.best_k_models.clear()
+            kept.best_model_path = kept.kth_best_model_path = ""
+            kept.best_model_score = kept.current_score = None
+            kept.kth_value = torch.tensor(torch.inf if kept.mode == "min" else -torch.inf)
 
 
 def _wrap_anew(trainer: Trainer) -> None:

@@ -19,6 +19,7 @@ from diffsparse.integrations.joining import (
     read_state,
     renew,
     require_joinable,
+    warn_of_early_end,
     write_state,
 )
 from diffsparse.penalties import Penalty
@@ -51,6 +52,11 @@ class BudgetCallback(TrainerCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         begin_epoch(self.trainer.budget, int(state.epoch or 0))
+
+    def on_train_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        warn_of_early_end(self.trainer.budget, state.max_steps)
 
 
 class SaveWithWarning:
