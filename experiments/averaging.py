@@ -84,7 +84,7 @@ def train(seed: int, strength: float) -> tuple[dict[str, float], list[dict[str, 
     torch.manual_seed(seed)
     model = ds.sparsify(ds.models.create(NETWORK, 10, in_channels=1), start=0.5)
     penalty = ds.Penalty(model, ds.L1(), strength)
-    optimizer = torch.optim.SGD(ds.parameter_groups(model), lr=RATE, momentum=0.9)
+    optimizer = torch.optim.SGD(ds.parameter_groups(model, weight_decay=1e-4), lr=RATE, momentum=0.9)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, EPOCHS * (len(data.train) // BATCH))
     plain = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(DECAY), use_buffers=True)
     parts, ours = make_parts(), ds.MovingAverage(model, DECAY)
@@ -143,7 +143,7 @@ def cost() -> dict[str, float]:
     """Milliseconds of a training step of a larger network, and of an update of its averages."""
     torch.manual_seed(0)
     model = ds.sparsify(ds.models.create("preresnet56", 10), start=0.5)
-    optimizer = torch.optim.SGD(ds.parameter_groups(model), lr=0.1, momentum=0.9)
+    optimizer = torch.optim.SGD(ds.parameter_groups(model, weight_decay=1e-4), lr=0.1, momentum=0.9)
     x, y = torch.randn(64, 3, 32, 32), torch.randint(10, (64,))
     ours = ds.MovingAverage(model)
     plain = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.999), use_buffers=True)

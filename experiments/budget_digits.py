@@ -31,7 +31,7 @@ def run(kind: str, share: float, seed: int) -> dict[str, Any]:
     if share < 1:
         model = ds.sparsify(model, start=1.0)
         budget = ds.Budget(model, example, macs=share, steps=steps_of(data))
-    groups = ds.parameter_groups(model)
+    groups = ds.parameter_groups(model, weight_decay=1e-4)
     make = {"sgd": lambda: torch.optim.SGD(groups, lr=RATES["sgd"], momentum=0.9),
             "adamw": lambda: torch.optim.AdamW(groups, lr=RATES["adamw"])}[kind]  # fmt: skip
     accuracy = trained(model, make(), budget, data, seed)

@@ -45,7 +45,7 @@ def run(name: str, seed: int, limit: dict[str, float]) -> dict[str, Any]:
     torch.manual_seed(seed)
     model = ds.sparsify(ds.models.create(name, 10, in_channels=1), start=1.0)
     budget = ds.Budget(model, example, **limit, steps=steps_of(data))
-    optimizer = torch.optim.SGD(ds.parameter_groups(model), lr=RATE, momentum=0.9)
+    optimizer = torch.optim.SGD(ds.parameter_groups(model, weight_decay=1e-4), lr=RATE, momentum=0.9)
     accuracy = trained(model, optimizer, budget, data, seed)
     share = measured(whole, model, example)
     macs = budget.cost["macs"]

@@ -43,7 +43,7 @@ def train(optimiser: str, rate: float, steps: int, strength: float, seed: int) -
     model = nn.Sequential(nn.Linear(20, 64), nn.BatchNorm1d(64), nn.ReLU(), nn.Linear(64, 2))
     model = ds.sparsify(model, start=0.5)
     penalty = ds.Penalty(model, strength=strength)
-    groups = ds.parameter_groups(model)
+    groups = ds.parameter_groups(model, weight_decay=1e-4)
     if optimiser == "Adam":
         steer: torch.optim.Optimizer = torch.optim.Adam(groups, lr=rate)
     else:

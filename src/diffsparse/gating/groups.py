@@ -11,7 +11,11 @@ from diffsparse.gates import named_gates
 
 
 def parameter_groups(
-    model: nn.Module, weight_decay: float = 1e-4, gate_weight_decay: float = 0.0, *, gate_lr: float | None = None
+    model: nn.Module,
+    weight_decay: float | None = None,
+    gate_weight_decay: float = 0.0,
+    *,
+    gate_lr: float | None = None,
 ) -> list[dict[str, Any]]:
     """Two parameter groups for any optimiser: ordinary weights, and `alpha` and `beta` of every gate.
 
@@ -19,29 +23,29 @@ def parameter_groups(
     threshold, which drops entries without the loss. Decay on `alpha` alone only rescales a gate. The default leaves
     gates alone; the paper's channel experiments use a small decay on both.
 
-    Each group has its own `weight_decay`, which overrides the optimiser's argument of that name: give it here.
-
     Args:
         model: the gated model; frozen parameters are left out, shared ones come once.
-        weight_decay: for everything that is not a gate.
-        gate_weight_decay: for `alpha` and `beta`.
+        weight_decay: for everything that is not a gate; by default that of the optimiser.
+        gate_weight_decay: for `alpha` and `beta`, whatever that of the optimiser is.
         gate_lr: learning rate of gates; by default the optimiser's, as for everything else. Adam moves each number by
             about the learning rate per step, and gates have farther to go than weights: five times its rate suits them.
 
     Example:
         >>> import diffsparse as ds
         >>> model = ds.sparsify(nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8)))
-        >>> [(g["name"], len(g["params"]), g["weight_decay"]) for g in parameter_groups(model)]
+        >>> optimizer = torch.optim.SGD(parameter_groups(model), lr=0.1, weight_decay=1e-4)
+        >>> [(g["name"], len(g["params"]), g["weight_decay"]) for g in optimizer.param_groups]
         [('weights', 3, 0.0001), ('gates', 2, 0.0)]
     """
-    require_number("weight_decay", weight_decay, low=0)
     require_number("gate_weight_decay", gate_weight_decay, low=0)
     gated = {parameter for _, gate in named_gates(require_module("model", model)) for parameter in gate.parameters()}
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     groups: list[dict[str, Any]] = [
-        {"name": "weights", "params": [p for p in trained if p not in gated], "weight_decay": weight_decay},
+        {"name": "weights", "params": [p for p in trained if p not in gated]},
         {"name": "gates", "params": [p for p in trained if p in gated], "weight_decay": gate_weight_decay},
     ]
+    if weight_decay is not None:
+        groups[0]["weight_decay"] = require_number("weight_decay", weight_decay, low=0)
     if gate_lr is not None:
         groups[1]["lr"] = require_number("gate_lr", gate_lr, above=0)
     return [group for group in groups if group["params"]]
