@@ -86,7 +86,9 @@ class Paper:
                     bar.say(f"left out of {name}: {problem}")
             runner = Runner(book, bar)
             try:
-                runner.run(with_data(book, jobs, bar), self.runs, self.jobs)
+                jobs = with_data(book, jobs, bar)
+                bar.expect(jobs)
+                runner.run(jobs, self.runs, self.jobs)
             except StoppedError as stopped:
                 words = f"stopped by {stopped.signal.name}; the same command goes on where it was"
                 Console(stderr=True).print(f"diffsparse: {words}", markup=False, highlight=False, soft_wrap=True)
@@ -100,13 +102,17 @@ class RunsBar(RunWatcher):
     """A bar over all runs with the time left; a line per run where there is no terminal."""
 
     def __init__(self, console: Console, book: Book, jobs: Sequence[Job], processes: int) -> None:
-        self.console, self.jobs, self.processes = console, tuple(jobs), processes
-        kept = frozenset(job for job in jobs if not job.done and is_collected(book, job))
-        self.estimate = Estimate(book=book, jobs=self.jobs, processes=processes, kept=kept)
+        self.console, self.book, self.processes = console, book, processes
+        self.expect(jobs)
         self.looked = 0.0
         words = (TextColumn("{task.description}"), BarColumn(bar_width=20), TextColumn("{task.fields[left]}"))
         self.bar = Progress(*words, console=console, disable=not console.is_terminal or own_rank() != 0)
         self.task = TaskID(0)
+
+    def expect(self, jobs: Sequence[Job]) -> None:
+        """Count these runs and no others."""
+        kept = frozenset(job for job in jobs if not job.done and is_collected(self.book, job))
+        self.estimate = Estimate(book=self.book, jobs=tuple(jobs), processes=self.processes, kept=kept)
 
     def __enter__(self) -> "RunsBar":
         self.bar.start()
@@ -140,7 +146,7 @@ class RunsBar(RunWatcher):
 
     def _state(self) -> str:
         left = in_words(self.estimate.seconds_left())
-        return f"{self.estimate.finished()} of {len(self.jobs)} runs, {left}"
+        return f"{self.estimate.finished()} of {len(self.estimate.jobs)} runs, {left}"
 
 
 def _shown(book: Book, name: str, size: str, convention: str) -> list[Shown | str]:
