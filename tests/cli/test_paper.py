@@ -1,14 +1,17 @@
 """`diffsparse paper` on made-up results: nothing is trained here."""
 
+import io
 import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 import diffsparse as ds
 from diffsparse.cli.main import main
+from diffsparse.cli.paper import RunsBar
 from diffsparse.recipes import read_book
 from diffsparse.recipes.jobs import jobs_of, row_jobs
 from diffsparse.recipes.networks import whole_network
@@ -100,6 +103,19 @@ def test_what_is_known_needs_no_data(
     errors = {"Base": [20.0, 21.0], "DS": [10.0, 11.0], "cut, at once": [19.0, 23.0]}
     folder = made_up(tmp_path, errors, first=text)
     assert "page in" in shown(capsys, "first", "--recipes", str(folder), "--runs", str(tmp_path / "runs"))
+
+
+def test_runs_that_are_left_out_do_not_count(tmp_path: Path) -> None:
+    book = read_book(write_book(tmp_path))
+    jobs = jobs_of(book, ["first", "second"], "small", data_root=None, runs=tmp_path)
+    words = io.StringIO()
+    with RunsBar(Console(file=words), book, jobs, processes=1) as bar:
+        bar.began(jobs[0])
+        bar.expect(jobs[:2])
+        bar.began(jobs[0])
+    before, after = words.getvalue().splitlines()
+    assert f"0 of {len(jobs)} runs" in before
+    assert "0 of 2 runs" in after
 
 
 def test_pictures_are_light_and_dark(tmp_path: Path) -> None:
