@@ -192,3 +192,30 @@ def test_pieces_keep_their_proportions(shift, fold):
         x = torch.randn(3, 6, length, dtype=torch.float64)
         with torch.no_grad():
             assert torch.allclose(model(x), small.model(x), rtol=0, atol=1e-10)
+
+
+class Insisting(nn.Module):
+    """Two heads, as its code says."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.qkv, self.out = nn.Linear(6, 3 * 2 * SIZE), nn.Linear(2 * SIZE, 6)
+
+    def forward(self, x: Tensor) -> Tensor:
+        parts = self.qkv(x).split(2 * SIZE, -1)
+        q, k, v = (part.view(*x.shape[:2], 2, SIZE).transpose(1, 2) for part in parts)
+        y = (q @ k.transpose(-2, -1) * 0.3).softmax(-1) @ v
+        z: Tensor = self.out(y.transpose(1, 2).reshape(*x.shape[:2], 2 * SIZE))
+        return x + z
+
+
+def test_a_single_head_stays_whole_if_code_insists_on_heads_elsewhere():
+    insisting, single = Insisting(), uneven(Attention("attribute", heads=1), [3], [4])
+    model = nn.Sequential(randomise(insisting.double()), single).eval()
+    with torch.no_grad():
+        insisting.out.weight[:, SIZE:] = 0
+    small = ds.compact(model, tokens())
+    assert_same(model, small.model)
+    assert small.insists_on_heads
+    assert not small.fallbacks
+    assert small.after.params < small.before.params

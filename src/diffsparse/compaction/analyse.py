@@ -7,7 +7,7 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
-from diffsparse.compaction.attributes import keep_given_widths_alike, shows_nothing
+from diffsparse.compaction.attributes import keep_given_widths_alike, makes_one_head, shows_nothing
 from diffsparse.compaction.bake import BAKED, hooks_only_compute_weights
 from diffsparse.compaction.borrowed import may_borrow
 from diffsparse.compaction.channel_maps import channel_maps_of
@@ -58,6 +58,7 @@ class Analysis:
             them where they are, or they "stay" and run, with one channel each.
         heads: whether heads of attention may leave the tensors between layers, too.
         within: whether heads may become narrower there, as far as the widest of them allows.
+        whole_heads: whether a single head stays as wide as its module says, as each of several heads does.
         stated: by the name of a layer, its widths that code outside of it reads, and that stay therefore.
         widening: which dead channels stay all the same.
     """
@@ -72,6 +73,7 @@ class Analysis:
         dead_modules: DeadModules = "leave",
         heads: bool = False,
         within: bool = False,
+        whole_heads: bool = False,
         stated: Stated | None = None,
         widening: Widening = LOSSLESS,
     ) -> None:
@@ -92,7 +94,9 @@ class Analysis:
             self._find_needs(assume_unseen_reads)
             for node in self.nodes:
                 node.heads, node.within = heads, within
-                node.rigid |= names_sizes(node) and (not trust_reshape_sizes or shows_nothing(node))
+                if names_sizes(node):
+                    trusted = trust_reshape_sizes and not (whole_heads and makes_one_head(node))
+                    node.rigid |= not trusted or shows_nothing(node)
             unread = {name for name, call in self.emitted.items() if not some(call.output.need)}
             self._unread |= unread
             if not unread:

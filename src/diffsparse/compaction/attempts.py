@@ -41,6 +41,7 @@ _ATTEMPTS: tuple[dict[str, Any], ...] = (
 # Much code writes down how many heads there are, so that it is no problem if this one fails: layers shrink as much.
 _HEADS: dict[str, Any] = {"heads": True}
 _WITHIN: dict[str, Any] = {**_HEADS, "within": True}
+_WITH_HEADS = (_WITHIN, _HEADS, *({**each, "whole_heads": True} for each in _ATTEMPTS))
 
 
 @dataclass(frozen=True)
@@ -130,7 +131,7 @@ def _narrow_heads(
 
 def _attempts(model: nn.Module, graph: Graph, trials: Trials, problems: list[Exception]) -> Iterator[dict[str, Any]]:
     """All of them; after one that made code use other numbers, all with the widths kept that it reads from layers."""
-    attempts = (_WITHIN, _HEADS, *_ATTEMPTS) if has_heads(graph) else _ATTEMPTS
+    attempts = _WITH_HEADS if has_heads(graph) else _ATTEMPTS
     stated: Stated | None = None
     for attempt in attempts:
         yield attempt

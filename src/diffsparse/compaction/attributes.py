@@ -90,6 +90,15 @@ def _attributes(module: Any, number: int, of_heads: bool) -> Iterator[str]:
             yield key
 
 
+def makes_one_head(node: Node) -> bool:
+    """Whether channels become a single head whose width is an attribute of the module."""
+    out = node.output
+    if node.op not in _RESHAPES or node.call is None or not out.axis or len(out.shape) <= len(node.inputs[0].shape):
+        return False
+    width = out.shape[out.axis]
+    return out.shape[out.axis - 1] == 1 and any(_attributes(node.call.module, width, of_heads=False))
+
+
 def shows_nothing(node: Node) -> bool:
     """Whether only constants are read of what a node reshapes: verification would not notice a mistake."""
     value = node.inputs[0]
