@@ -79,7 +79,7 @@ def test_a_budget_leaves_only_its_plan() -> None:
         (net(IMAGES).square().mean() + budget.penalty()).backward()
         optimizer.step()
         budget.step(optimizer)
-    figure = ds.plot.connections(budget.small, view="channels")
+    figure = ds.plot.connections(budget, view="channels")
     rows = dict(zip([t.get_text() for t in figure.axes[0].get_yticklabels()], table(figure.axes[0]), strict=True))
     modules = dict(net.named_modules())
     for name, row in rows.items():
@@ -105,5 +105,5 @@ def test_nothing_to_draw() -> None:
         ds.plot.connections(nn.Linear(2, 2))
     with pytest.raises(ds.SparsityError, match="only chooses gates"):
         ds.plot.connections(small_net(), only="x")
-    with pytest.raises(ds.SparsityError, match="give a model, or what `compact` returned, not int"):
+    with pytest.raises(ds.SparsityError, match="give a model, what `compact` returned, or a budget, not int"):
         ds.plot.connections(3)

@@ -10,6 +10,7 @@ from diffsparse.gates import named_gates
 from diffsparse.gating import sparsity
 from diffsparse.module_tree import HoldsModel, layer_widths, modules_by_name
 from diffsparse.plot.channels import norm_scales
+from diffsparse.plot.given import compacted
 from diffsparse.plot.picture import blank_figure
 from diffsparse.plot.theme import BLUE, SERIES, dressed, plain_frame, theme
 
@@ -58,10 +59,8 @@ def widths(small: HoldsModel | Mapping[str, Mapping[str, int]], *, dark: bool = 
     return _with_legend(figure, len(nets), dark)
 
 
-def _before_and_after(small: Any) -> dict[str, dict[str, int]]:
-    small = getattr(small, "small", small)
-    if not isinstance(getattr(small, "original", None), nn.Module):
-        raise SparsityError(f"give what `compact` returned, or a budget, not {type(small).__name__}")
+def _before_and_after(given: object) -> dict[str, dict[str, int]]:
+    small = compacted(given)
     return {"before": layer_widths(small.original), "after": layer_widths(small.model)}
 
 
@@ -102,17 +101,18 @@ def heads(small: HoldsModel, *, dark: bool = False) -> "Figure":
     """Heads and neurons of each block of a transformer: what was there in pale, what is left in front of it.
 
     Args:
-        small: what `compact` returned for a network with attention, or `budget.small`.
+        small: what `compact` returned for a network with attention, or a budget that was reached.
         dark: whether the picture is for dark paper.
 
     Needs the `report` extra.
     """
-    before, after = (_heads(getattr(small, part, None)) for part in ("original", "model"))
+    pair = compacted(small)
+    before, after = _heads(pair.original), _heads(pair.model)
     if not before:
         names = ", ".join(HEADS)
         raise SparsityError(f"there is no attention in this network: no module has a number of heads ({names})")
     sides = {"heads": (before, after)}
-    if neurons := _neurons(small, before):
+    if neurons := _neurons(pair, before):
         sides["neurons"] = neurons
     figure = blank_figure(4.2 * len(sides), min(max(1.6 + ROW * len(before), 2.4), TALLEST))
     for axes, (kind, (had, left)) in zip(figure.subplots(1, len(sides), squeeze=False)[0], sides.items(), strict=True):
@@ -127,8 +127,8 @@ def heads(small: HoldsModel, *, dark: bool = False) -> "Figure":
     return _with_legend(figure, 2, dark)
 
 
-def _heads(model: object) -> dict[str, int]:
-    modules = modules_by_name(model) if isinstance(model, nn.Module) else {}
+def _heads(model: nn.Module) -> dict[str, int]:
+    modules = modules_by_name(model)
     # not those of configurations, nor of modules around the one that attends
     numbers = {name: [vars(module).get(key) for key in HEADS] for name, module in modules.items()}
     return {

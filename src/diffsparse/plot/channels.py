@@ -11,6 +11,7 @@ from diffsparse.errors import SparsityError
 from diffsparse.gates import named_gates
 from diffsparse.gating.zeros import gate_values
 from diffsparse.module_tree import HoldsModel, modules_by_name
+from diffsparse.plot.given import compacted
 from diffsparse.selection import Selection
 
 
@@ -27,19 +28,19 @@ def strengths(model: nn.Module | HoldsModel, only: Selection | None = None) -> d
     """By the name of each gated layer, how strong each channel is: |a|, or 1 and 0 where only the plan tells.
 
     Args:
-        model: a model with gates, or with zeros among the scales of its batch norms; or what `compact` returned.
+        model: a model with gates, or with zeros among the scales of its batch norms; or what `compact` returned, or a
+            budget that was reached.
         only: the gates to look at, chosen as for a `Penalty`.
     """
-    whole = model if isinstance(model, nn.Module) else getattr(model, "original", None)
-    if not isinstance(whole, nn.Module):
-        raise SparsityError(f"give a model, or what `compact` returned, not {type(model).__name__}")
+    small: Any = None if isinstance(model, nn.Module) else compacted(model, also="a model, ")
+    whole = model if isinstance(model, nn.Module) else small.original
     if any(True for _ in named_gates(whole)):
         return {name: a.abs().cpu() for name, a in gate_values(whole, only).items() if a.dim() == 1}
     if only is not None:
         raise SparsityError(f"only chooses gates, and {type(whole).__name__} has none")
     scales = norm_scales(whole)
     if any(values.is_meta for values in scales.values()):
-        return {name: _kept(name, len(values), model) for name, values in scales.items()}
+        return {name: _kept(name, len(values), small) for name, values in scales.items()}
     return {name: values.abs().cpu() for name, values in scales.items()}
 
 

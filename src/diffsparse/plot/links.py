@@ -39,7 +39,7 @@ def connections(
 
     Args:
         model: a gated DenseNet, or any model with gates on channels or zeros among the scales of batch norms; or what
-            `compact` returned, or `budget.small`.
+            `compact` returned, or a budget that was reached.
         view: what to draw; of both, blocks are left out where there is only one.
         group: channels per block; by default the largest number that divides the widths of all rows, which is what a
             layer of a DenseNet adds.
