@@ -210,7 +210,7 @@ def test_the_history_follows_the_ramp_and_ends_on_the_budget() -> None:
 
 
 def test_a_penalty_can_be_differentiated_alone_before_and_after_the_end() -> None:
-    model, x = gated("chain")
+    model, x = gated("pre-activation")
     budget, optimizer = Budget(model, x[:2], macs=0.5, steps=8), optimizer_of(model)
     terms = []
     for _ in range(8):

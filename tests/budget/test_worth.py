@@ -1,4 +1,4 @@
-"""What an entry is worth to the loss: read from gradients just before a step, and what it does to the weights."""
+"""What an entry is worth to the loss: read from gradients just before a step; in layers in series it decides."""
 
 import copy
 import pickle
@@ -12,9 +12,12 @@ from torch import nn
 
 import diffsparse as ds
 from diffsparse.budget.entries import GateEntries
-from diffsparse.budget.weights import FLOOR, group_weights
+from diffsparse.budget.limits import Numbers
+from diffsparse.budget.steering import Steering
+from diffsparse.budget.weights import FLOOR
 from diffsparse.budget.worth import KEPT, Worth
 from diffsparse.gates import SignedGate
+from diffsparse.penalties import Norm
 from tests.budget.examples import gated, train
 
 
@@ -35,9 +38,9 @@ def worth_of(*gates: SignedGate) -> Worth:
 def test_worth_is_in_proportion_to_what_the_loss_loses() -> None:
     gates = [SignedGate(4, value=0.5), SignedGate(6, value=1.0)]
     worth = worth_of(*gates)
-    assert worth.by_group().tolist() == [1, 1]
+    assert not worth.by_entry().any()
     stepped(gates, [2.0, 3.0], worth)
-    assert worth.by_group() == pytest.approx(np.array([1.0, 3.0]))
+    assert worth.by_entry() / worth.by_entry()[0] == pytest.approx(np.array(4 * [1.0] + 6 * [3.0]))
 
 
 def test_estimates_are_averaged_and_gradients_that_are_not_finite_are_ignored() -> None:
@@ -46,7 +49,8 @@ def test_estimates_are_averaged_and_gradients_that_are_not_finite_are_ignored() 
     for factor in (1.0, 3.0, float("nan")):
         stepped([gate], [factor], worth)
     mean = KEPT * 1.0 + (1 - KEPT) * 9.0
-    assert np.array(worth.state_dict()) == pytest.approx(np.array([[mean], [4 * mean]]), rel=1e-5)
+    assert np.array(worth.state_dict()["groups"]) == pytest.approx(np.array([[mean], [4 * mean]]), rel=1e-5)
+    assert worth.by_entry() ** 2 == pytest.approx(np.full(4, (1 - KEPT) * (KEPT * 1.0 + 9.0)), rel=1e-5)
 
 
 def test_states_are_restored() -> None:
@@ -55,24 +59,22 @@ def test_states_are_restored() -> None:
     stepped(gates[:2], [1.0, 2.0], worth)
     again.load_state_dict(worth.state_dict())
     assert again.state_dict() == worth.state_dict()
-    assert again.by_group().tolist() == worth.by_group().tolist()
-    assert worth.state_dict()[0][-1] is None
-
-
-def test_groups_that_were_never_seen_are_like_the_others() -> None:
-    gates = [SignedGate(4, value=1.0), SignedGate(4, value=1.0)]
-    worth = worth_of(*gates)
-    stepped(gates[:1], [5.0], worth)
-    assert worth.by_group() == pytest.approx(np.full(2, 5.0))
+    assert again.by_entry().tolist() == worth.by_entry().tolist()
+    assert worth.by_entry()[:10].all()
+    assert not worth.by_entry()[10:].any()
+    assert worth.state_dict()["groups"][0][-1] is None
 
 
 def test_a_dead_group_keeps_what_it_was_worth() -> None:
     gates = [SignedGate(4, value=1.0), SignedGate(4, value=1.0)]
     worth = worth_of(*gates)
     stepped(gates, [1.0, 3.0], worth)
+    before = worth.by_entry()
     gates[1].beta.data.fill_(5.0)
     stepped(gates, [1.0, 3.0], worth)
-    assert worth.by_group() == pytest.approx(np.array([1.0, 3.0]))
+    after = worth.by_entry()
+    assert (after[:4] > before[:4]).all()
+    assert after[4:].tolist() == before[4:].tolist()
 
 
 class Chain(nn.Module):
@@ -90,10 +92,10 @@ class Chain(nn.Module):
         return made
 
 
-def trained(model: nn.Module, steps: int) -> ds.Budget:
+def trained(model: nn.Module, steps: int, **options: Any) -> ds.Budget:
     torch.manual_seed(0)
     gated, x = ds.sparsify(model, start=1.0), torch.randn(64, 8)
-    budget = ds.Budget(gated, x[:2], macs=0.5, steps=1000)
+    budget = ds.Budget(gated, x[:2], macs=0.5, steps=1000, **options)
     optimizer = torch.optim.SGD(ds.parameter_groups(gated), lr=0.05)
     for _ in range(steps):
         loss = F.cross_entropy(gated(x), (x[:, 0] > 0).long()) + budget.penalty()
@@ -113,21 +115,58 @@ def test_nothing_is_known_of_scales_before_the_first_step() -> None:
     assert worth_of(SignedGate(4)).without_scale().tolist() == [False]
 
 
-def test_values_stay_where_a_norm_takes_out_their_scale_and_shrink_elsewhere() -> None:
-    budget = trained(Chain(), 11)
-    entries = budget._steering.entries
-    before = [gate().detach() for gate in entries.gates.values()]
-    budget._steering._shift(entries.alive(), 0.3)
-    after = [gate().detach() for gate in entries.gates.values()]
-    assert torch.allclose(before[0], after[0])
-    assert (after[1].abs() < before[1].abs()).all()
+@pytest.mark.parametrize("residual", [False, True])
+def test_only_layers_in_series_are_found_and_watched_from_then_on(residual: bool) -> None:
+    steering = trained(Chain(residual=residual), 11)._steering
+    assert steering.in_series.tolist() == steering.worth._watched.tolist() == 2 * [not residual]
+    assert steering.is_chain != residual
 
 
-def test_only_layers_in_series_are_found_and_watched_from_then_on() -> None:
-    for residual, expected in ((False, [True, False]), (True, [False, False])):
-        budget = trained(Chain(residual=residual), 11)
-        assert budget._steering.in_series.tolist() == expected
-        assert budget._steering.worth._watched.tolist() == expected
+@pytest.mark.parametrize("pressure", [None, ds.L1()])
+def test_thresholds_of_layers_in_series_are_not_pressed(pressure: Norm | None) -> None:
+    for residual in (False, True):
+        budget = trained(Chain(residual=residual), 11, pressure=pressure)
+        budget._pressure.steer(missing=0.5, passed=0.01)
+        assert (budget.penalty().item() == 0) == (pressure is None and not residual)
+
+
+def with_worth(steering: Steering, squares: Numbers) -> Numbers:
+    """Let entries be worth so much, and half of the cost be the limit; which of them live then."""
+    steering.worth.load_state_dict({**steering.worth.state_dict(), "entries": squares.tolist()})
+    steering.observe()
+    return steering.look(steering.limits, steering.limits)
+
+
+def test_in_series_what_is_worth_least_for_its_cost_dies_and_other_values_stay() -> None:
+    steering = trained(Chain(), 11)._steering
+    gates = list(steering.entries.gates.values())
+    before = torch.cat([gate().detach() for gate in gates])
+    worth = np.random.default_rng(0).permutation(16) + 1.0
+    alive = with_worth(steering, (worth * steering.weights[steering.entries.group]) ** 2)
+    assert 0 < alive.sum() < 16
+    assert worth[alive].min() > worth[~alive].max()
+    after = torch.cat([gate().detach() for gate in gates])
+    assert ((after != 0).numpy() == alive).all()
+    assert torch.allclose(after[alive], before[alive], rtol=1e-5)
+
+
+def test_in_series_what_died_last_may_come_back() -> None:
+    steering = trained(Chain(), 11)._steering
+    worth = np.arange(16) + 1.0
+    alive = with_worth(steering, worth**2)
+    steering.observe()
+    whole = steering.limits.loosened(0.4, steering.costs.whole)
+    more = steering.look(whole, whole)
+    assert (more >= alive).all()
+    assert more.sum() > alive.sum()
+
+
+def test_a_chain_learns_before_its_entries_die() -> None:
+    for residual in (False, True):
+        budget = trained(Chain(residual=residual), 480)
+        wanted = {look.step: look.wanted for look in budget.history}
+        assert (wanted[250] == 1) != residual
+        assert wanted[260] < 1
 
 
 class Beside(nn.Module):
@@ -169,26 +208,6 @@ def test_a_network_that_cannot_be_tried_on_other_numbers_is_taken_as_it_is(raise
     assert budget._exact().responds(budget._steering.entries.group != 0)
 
 
-def worth_like(entries: GateEntries, numbers: list[float]) -> Worth:
-    made = Worth(entries)
-    made.load_state_dict([[number**2 for number in numbers], [number**2 for number in numbers]])
-    return made
-
-
-def test_between_layers_in_series_what_is_worth_less_weighs_more() -> None:
-    steering = trained(Chain(), 11)._steering
-    entries, alive = steering.entries, steering.entries.alive()
-
-    def weights(series: list[bool]) -> Any:
-        worth = worth_like(entries, [3.0, 1.0])
-        return group_weights(entries, steering.costs, steering.limits, alive, worth, np.array(series))
-
-    by_cost, by_worth = weights([False, False]), weights([True, True])
-    assert by_worth[0] / by_worth[1] == pytest.approx(by_cost[0] / by_cost[1] / 3)
-    assert (by_worth * entries.sizes).sum() == pytest.approx((by_cost * entries.sizes).sum())
-    assert weights([True, False]) == pytest.approx(by_cost)
-
-
 def test_gates_in_front_of_a_depthwise_convolution_and_its_norm_have_next_to_no_weight() -> None:
     model, x = gated("separable")
     budget = ds.Budget(model, x[:2], macs=0.5, steps=1000)
@@ -227,7 +246,7 @@ def test_gradients_may_be_cleared_before_the_budget_steps() -> None:
             budget.step(optimizer)
         made.append(budget._steering.worth.state_dict())
     assert made[0] == made[1]
-    assert made[0][0][0] is not None
+    assert made[0]["groups"][0][0] is not None
 
 
 @pytest.mark.parametrize("by_name", [False, True])
@@ -243,10 +262,10 @@ def test_gradients_of_a_closure_are_seen(by_name: bool) -> None:
         return loss.item()
 
     optimizer.step(closure=closure) if by_name else optimizer.step(closure)
-    assert worth.by_group() == pytest.approx(np.array([3.0]))
+    assert np.sqrt(worth.state_dict()["groups"][0]) == pytest.approx(np.array([3.0]))
     gate.alpha.grad = torch.full_like(gate.alpha, 7.0)  # of the step before
     optimizer.step(closure)
-    assert worth.by_group() == pytest.approx(np.array([3.0]))
+    assert np.sqrt(worth.state_dict()["groups"][0]) == pytest.approx(np.array([3.0]))
 
 
 def test_a_budget_can_be_pickled_and_copied_on_the_way() -> None:
@@ -262,6 +281,6 @@ def test_a_budget_can_be_pickled_and_copied_on_the_way() -> None:
 
 def test_effects_that_are_rounding_errors_do_not_tell_of_scales() -> None:
     worth = worth_of(SignedGate(4), SignedGate(4))
-    worth.load_state_dict([[1.0, 1e-9], [1e-8, 1e-12]])
+    worth.load_state_dict({"groups": [[1.0, 1e-9], [1e-8, 1e-12]], "entries": 8 * [0.0]})
     assert worth.without_effect().tolist() == [False, True]
     assert worth.without_scale().tolist() == [True, False]

@@ -193,13 +193,21 @@ def test_a_raised_threshold_takes_the_smallest_entries(keeps_sizes):
     assert torch.equal(after[0].abs().argsort(descending=True)[:2], torch.tensor([0, 1]))
 
 
-def test_values_stay_in_some_groups_alone():
+def test_entries_of_any_size_can_be_closed_and_other_values_stay():
     gate = SignedGate.from_values([[1.0, -0.5, 0.2], [0.3, 2.0, -1.0]], threshold=0.1)
-    before = gate().detach()
-    gate.shift_threshold(torch.tensor([0.4, 0.4]), torch.tensor([True, False]))
-    after = gate().detach()
-    assert torch.allclose(after[0], before[0])
-    assert (after[1].abs() < before[1].abs()).all()
+    gate.close(torch.tensor([[True, False, False], [False, False, False]]))
+    assert torch.allclose(gate(), torch.tensor([[0.0, -0.5, 0.2], [0.3, 2.0, -1.0]]))
+    gate.close(torch.tensor([[True, False, True], [False, True, True]]))
+    assert torch.allclose(gate(), torch.tensor([[0.0, -0.5, 0.0], [0.3, 0.0, 0.0]]))
+
+
+@pytest.mark.parametrize("values", [[1.0, 2.0], [1.0, 2.0, 3.0], [0.0, 0.0]])
+def test_a_whole_group_can_be_closed(values):
+    gate = SignedGate.from_values(values, threshold=0.1)
+    gate.close(torch.ones(1, len(values), dtype=torch.bool))
+    assert not gate().any()
+    assert gate.alpha.isfinite().all()
+    assert gate.beta.isfinite()
 
 
 def test_values_stay_over_many_shifts_and_entries_come_back():

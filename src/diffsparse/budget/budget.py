@@ -68,9 +68,8 @@ class Budget:
         pressure: a norm, such as `ds.L1()`, presses on gates; by default the pressure is on thresholds.
         strength: lambda of the pressure at first, before it is steered; 0 leaves everything to the shifts. That is the
             default in networks without batch norms, whose signals would vanish with gates that all become smaller.
-        weighted: whether pressure and shifts are in proportion to what an entry costs and, between layers in series,
-            to that over what it is worth to the loss; by default if some gates are on batch norms. Heads and neurons of
-            networks without them die by their importance alone.
+        weighted: whether pressure and shifts are in proportion to what an entry costs; by default if some gates are on
+            batch norms. Heads and neurons of networks without them die by their importance alone.
         table: of latencies, or the file that holds it; by default a file in your cache.
 
     Example:
@@ -178,7 +177,7 @@ class Budget:
             return next(self.model.parameters(), torch.zeros(())).new_zeros((), requires_grad=True)
         entries = self._steering.entries
         self._bounds.remember(entries, self._steering.in_series | entries.without_norm)
-        return self._pressure.term(self._steering.weights)
+        return self._pressure.term(self._steering.weights, self._steering.in_series)
 
     def step(self, *optimizers: Optimizer | Iterable[Optimizer]) -> bool:
         """Look and steer; call it after each step of the optimiser, with all optimisers of the model.
@@ -218,7 +217,9 @@ class Budget:
         return shrinks and self._shrink(optimizers)
 
     def _look(self) -> None:
-        left = self._schedule.left(self._step)
+        self._steering.find_series()
+        # a chain shows what matters in it when it has learned something
+        left = self._schedule.left(self._step, begin=self.due // 2 if self._steering.is_chain else 0)
         ramp = self._steering.limits.on_the_way(self._costs.whole, 1 - left)
         self._pressure.steer(ramp.missing(self._steering.observe(), self._costs.whole), self._schedule.every / self.due)
         least = ramp.loosened(-SLACK, self._costs.whole).at_least(self._steering.limits)

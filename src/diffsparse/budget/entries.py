@@ -54,6 +54,10 @@ class GateEntries:
             yield gate, slice(start, start + gate.beta.numel())
             start += gate.beta.numel()
 
+    def within(self, groups: slice) -> slice:
+        """The entries of these groups, which lie side by side."""
+        return slice(int(self.starts[groups.start]), int(self.starts[groups.stop - 1] + self.sizes[groups.stop - 1]))
+
     @property
     def know_importance(self) -> bool:
         """Whether entries of a network without batch norms differ, as in a trained one, so that they can be ranked."""
@@ -107,12 +111,18 @@ class GateEntries:
         return np.asarray(_joined([gate.beta.detach().flatten() for gate in self.gates.values()]), float)
 
     @torch.no_grad()
-    def shift(self, by: Numbers, keep: Mask | None = None) -> None:
-        """Add to beta of each group; in those of `keep`, values of entries that stay alive stay, too."""
-        kept = np.zeros(len(by), bool) if keep is None else keep
+    def shift(self, by: Numbers) -> None:
+        """Add to beta of each group."""
         for gate, part in self.parts():
             if by[part].any():
-                gate.shift_threshold(*(torch.from_numpy(each[part]).view(gate.beta.shape) for each in (by, kept)))
+                gate.shift_threshold(torch.from_numpy(by[part]).view(gate.beta.shape))
+
+    @torch.no_grad()
+    def close(self, dying: Mask) -> None:
+        """Let these entries die, whatever their size; the values of all others stay."""
+        for gate, part in self.parts():
+            if (own := dying[self.within(part)]).any():
+                gate.close(torch.from_numpy(own).view(-1, gate.group_size))
 
     @torch.no_grad()
     def separate(self, distance: float) -> None:

@@ -38,7 +38,7 @@ class Pressure:
         # an entry that is alone in its group cannot die
         self._sizes = np.where(entries.sizes == 1, 0, entries.sizes)
         self._factor, self._share = 1.0, 1.0
-        self._sent: tuple[Numbers, float, Tensor] | None = None
+        self._sent: tuple[Numbers, Mask, float, Tensor] | None = None
         self._asked = False
 
     @property
@@ -56,12 +56,12 @@ class Pressure:
         """Go on with what is left of the entries; a group that became smaller is pressed as hard as before."""
         self._entries, self._sizes = entries, np.where(entries.sizes == 1, 0, self._sizes[groups])
 
-    def term(self, weights: Numbers) -> Tensor:
-        """The term, for these weights of groups."""
+    def term(self, weights: Numbers, spared: Mask) -> Tensor:
+        """The term, for these weights of groups; thresholds of those that are spared are not raised."""
         self._asked = True
         gates = list(self._entries.gates.values())
         place = gates[0].beta.device
-        factors = self._on(place, gates[0].beta.dtype, weights)
+        factors = self._on(place, gates[0].beta.dtype, weights, spared)
         if self._norm is None:
             betas = torch.cat([gate.beta.flatten().to(place) for gate in gates])
             return -(factors * F.logsigmoid(betas)).sum()
@@ -75,12 +75,14 @@ class Pressure:
             reason = "budget.penalty(). Without it the budget is reached by shifts alone, which cost accuracy"
             warnings.warn(words + reason, SparsityWarning, stacklevel=3)
 
-    def _on(self, place: torch.device, dtype: torch.dtype, weights: Numbers) -> Tensor:
+    def _on(self, place: torch.device, dtype: torch.dtype, weights: Numbers, spared: Mask) -> Tensor:
         """Lambda and weights together; sent to the device once per change."""
-        if self._sent is None or self._sent[0] is not weights or self._sent[1] != self.strength:
-            numbers = self.strength * weights * (self._sizes if self._norm is None else 1.0)
-            self._sent = weights, self.strength, torch.as_tensor(numbers, dtype=dtype, device=place)
-        return self._sent[2]
+        sent = self._sent
+        if sent is None or sent[0] is not weights or sent[1] is not spared or sent[2] != self.strength:
+            numbers = self.strength * weights * (np.where(spared, 0, self._sizes) if self._norm is None else 1.0)
+            sent = weights, spared, self.strength, torch.as_tensor(numbers, dtype=dtype, device=place)
+            self._sent = sent
+        return sent[3]
 
     def state_dict(self) -> dict[str, float]:
         """How far lambda was steered."""

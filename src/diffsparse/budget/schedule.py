@@ -20,6 +20,8 @@ class Schedule:
         >>> schedule = Schedule(100, due=0.5, shrinks=2)
         >>> schedule.due, sorted(schedule.shrinks_at), schedule.left(25)
         (50, [25, 50], 0.125)
+        >>> schedule.left(25, begin=25)
+        1.0
     """
 
     def __init__(self, steps: int, *, due: float, shrinks: int) -> None:
@@ -34,9 +36,9 @@ class Schedule:
         """Whether there is a look after this step."""
         return step in self.shrinks_at or step % self.every == 0
 
-    def left(self, step: int) -> float:
-        """How much of the way to the cost is left: the paper's cubic ramp, turned round."""
-        return (1 - step / self.due) ** 3
+    def left(self, step: int, begin: int = 0) -> float:
+        """How much of the way to the cost is left: the paper's cubic ramp, turned round, from the step `begin` on."""
+        return min(1 - (step - begin) / (self.due - begin), 1.0) ** 3
 
     def warn_beyond_the_end(self, step: int) -> None:
         """Warn, once, of a step beyond the end of the run."""

@@ -20,6 +20,8 @@ APART = 1e-5
 """Least distance of neighbours on the scale of beta, whose rounding error is a tenth of this."""
 NEAR, TRIES = 0.995, 40
 """A landing this close to the limits is not improved, and any other one by no more than so many tries."""
+LAST = 1e6
+"""At shifts beyond this one entries die that do not matter to the loss."""
 ROUNDING = 1e-9
 """Costs that differ by less, as shares of their limits, are the same."""
 ROUNDS = 4
@@ -35,7 +37,7 @@ class Steering:
         limits: the final ones.
         exact: makes an exact count for the model as it is now; slow.
         clock: measures what a network takes; None if there is no limit for that.
-        weighted: whether thresholds move by what an entry of their group costs and, in series, what it is worth.
+        weighted: whether thresholds move by what an entry of their group costs.
     """
 
     def __init__(
@@ -55,7 +57,11 @@ class Steering:
         self._margins = entries.margins()
         self.worth = Worth(entries)
         self.in_series = np.zeros(len(entries.sizes), bool)
-        """Groups without which the output would be constant, and whose common scale the loss does not see."""
+        """Groups without which the output would be constant, in networks where the loss sees no scale of such groups.
+
+        Sizes of their gates cannot be compared, so entries die by what they are worth and cost, and are not pressed."""
+        self.is_chain = False
+        """Whether all groups that matter are in series."""
         self._sought = False
         self.weights = self._weigh(self._margins > 0)
         """Of each group."""
@@ -65,9 +71,9 @@ class Steering:
     def _weigh(self, alive: Mask) -> Numbers:
         if not self._weighted:
             return np.ones(len(self.entries.sizes))
-        return group_weights(self.entries, self.costs, self.limits, alive, self.worth, self.in_series)
+        return group_weights(self.entries, self.costs, self.limits, alive, self.worth)
 
-    def _find_series(self) -> None:
+    def find_series(self) -> None:
         """Tell layers in series, once, as soon as gradients have been seen.
 
         Nothing but the cost tells the sizes of their gates apart, so that the most expensive layer would close first,
@@ -75,15 +81,24 @@ class Steering:
         """
         if self._sought or not self.worth.known:
             return
-        found = self.worth.without_scale() & (self.entries.sizes > 1)
+        idle, large = self.worth.without_effect(), self.entries.sizes > 1
+        found = self._needed(self.worth.without_scale() & large)
         if found.any():
-            exact = self._exact()
-            for group in np.flatnonzero(found):
-                found[group] = not exact.responds(self.entries.group != group)
-        self._set_series(found)
+            # the last layer is one of them, though the loss sees its scale
+            found |= self._needed(large & ~idle & ~found)
+        self._set_series(found, is_chain=bool(found.any() and (found | idle | ~large).all()))
 
-    def _set_series(self, groups: Mask) -> None:
-        self.in_series, self._sought = groups, True
+    def _needed(self, groups: Mask) -> Mask:
+        """Those of the groups without which the output would be constant."""
+        needed = np.zeros(len(groups), bool)
+        if groups.any():
+            exact = self._exact()
+            for group in np.flatnonzero(groups):
+                needed[group] = not exact.responds(self.entries.group != group)
+        return needed
+
+    def _set_series(self, groups: Mask, *, is_chain: bool) -> None:
+        self.in_series, self.is_chain, self._sought = groups, is_chain, True
         self.worth.watch_only(groups | self.worth.without_effect())
 
     def observe(self) -> Numbers:
@@ -96,7 +111,6 @@ class Steering:
 
         It goes by what `observe` has read.
         """
-        self._find_series()
         alive = np.asarray(self._margins > 0)
         self.weights = self._weigh(alive)
         cost = self.costs.cost(alive)
@@ -138,10 +152,10 @@ class Steering:
         """
         left = self.entries.mask(kept)
         groups = np.asarray(np.bincount(self.entries.group, weights=left) > 0)
-        self.entries, self.weights = self.entries.in_model(model), self.weights[groups]
+        self.entries, self.in_series = self.entries.in_model(model), self.in_series[groups]
+        self.weights = self.weights[groups]
         self.costs.keep(left)
-        self.worth.keep(self.entries, groups)
-        self.in_series = self.in_series[groups]
+        self.worth.keep(self.entries, groups, left)
         self._margins = self.entries.margins()
         return groups
 
@@ -151,6 +165,7 @@ class Steering:
             "weights": self.weights.tolist(),
             "worth": self.worth.state_dict(),
             "in_series": self.in_series.tolist() if self._sought else None,
+            "is_chain": self.is_chain,
             "essential": sorted(self._essential),
             "may_be_empty": [sorted(proven) for proven in self._may_be_empty],
         }
@@ -163,7 +178,7 @@ class Steering:
         self.weights = weights
         self.worth.load_state_dict(state["worth"])
         if state["in_series"] is not None:
-            self._set_series(np.array(state["in_series"], bool))
+            self._set_series(np.array(state["in_series"], bool), is_chain=bool(state["is_chain"]))
         self._essential = set(state["essential"])
         self._may_be_empty = [set(proven) for proven in state["may_be_empty"]]
 
@@ -172,6 +187,7 @@ class Steering:
         alive, shift = decide()
         if self._lift(alive):
             alive, shift = decide()
+        self._close(alive)
         if not self._shift(alive, shift):
             # no threshold can lie between shares that are equal up to rounding
             self.entries.separate(APART)
@@ -183,6 +199,7 @@ class Steering:
     def _lift(self, alive: Mask) -> bool:
         """Raise entries that must live above those of their group that die before them; whether there were any."""
         _, below = self._extremes(np.where(alive, -np.inf, self._margins))
+        below = np.where(self.in_series, 0.0, below)
         # what is exactly zero cannot be raised
         margins = np.where(np.isfinite(self._margins), self._margins, np.inf)
         missing = np.where(alive, below[self.entries.group] - margins, -np.inf)
@@ -191,6 +208,13 @@ class Steering:
         self.entries.scale(np.where(missing > 0, missing + BESIDE, 0.0))
         self._margins = self.entries.margins()
         return True
+
+    def _close(self, alive: Mask) -> None:
+        """Let entries of layers in series die that are to, whatever their size."""
+        dying = ~alive & (self._margins > 0) & self.in_series[self.entries.group]
+        if dying.any():
+            self.entries.close(dying)
+            self._margins = self.entries.margins()
 
     def _shift(self, alive: Mask, shift: float) -> bool:
         """Shift thresholds by a common amount times their weights, a little less or more where an entry is very close.
@@ -201,13 +225,14 @@ class Steering:
         lowest, highest = self._extremes(self._margins)
         _, below = self._extremes(np.where(alive, -np.inf, self._margins))
         above, _ = self._extremes(np.where(alive, self._margins, np.inf))
-        room = above - below
+        room = np.where(self.in_series, np.inf, above - below)
         if (room < APART / 2).any():
             return False
         distance = np.minimum(room / 2, APART / 2)
         wanted = np.clip(shift * self.weights, np.minimum(lowest - BESIDE, 0), np.maximum(highest + BESIDE, 0))
-        by = np.where(self.entries.sizes == 1, 0.0, np.clip(wanted, below + distance, above - distance))
-        self.entries.shift(by, keep=self.in_series)
+        still = self.in_series | (self.entries.sizes == 1)
+        by = np.where(still, 0.0, np.clip(wanted, below + distance, above - distance))
+        self.entries.shift(by)
         self._margins = self._margins - by[self.entries.group]
         return True
 
@@ -218,7 +243,16 @@ class Steering:
 
     def _dies_at(self) -> Numbers:
         """At which common shift each entry dies; infinite for those without which the output would be constant."""
-        dies_at = self._margins / self.weights[self.entries.group]
+        weights = self.weights[self.entries.group]
+        dies_at, lives = self._margins / weights, self._margins > 0
+        idle, own = (groups[self.entries.group] & lives for groups in (self.worth.without_effect(), self.in_series))
+        # what does not matter by itself dies with another entry of its channel
+        dies_at[idle] += LAST
+        if own.any():
+            # in the mean as soon as entries of other layers
+            others, value = dies_at[lives & ~idle & ~own], self.worth.by_entry()[own] / weights[own]
+            others = others[np.isfinite(others)]
+            dies_at[own] = value * ((others.mean() if len(others) else 1.0) / (value.mean() or 1.0))
         for layer in self._essential:
             dies_at[self.costs.strongest_channel(layer, dies_at)] = np.inf
         return dies_at
@@ -251,7 +285,7 @@ class Steering:
                 break
             # the last death saved too much: without it, smaller ones may fill the limits
             last = np.argmax(np.where(alive, -np.inf, self._dies_at()))
-            spared |= (self.entries.group == self.entries.group[last]) & (self._margins >= self._margins[last])
+            spared |= (self.entries.group == self.entries.group[last]) & (self._dies_at() >= self._dies_at()[last])
         assert best is not None
         return best[1:]
 

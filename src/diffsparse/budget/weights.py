@@ -1,4 +1,4 @@
-"""How hard each group of gates is pressed: by what an entry costs and, between layers in series, what it is worth."""
+"""How hard each group of gates is pressed: by what an entry costs."""
 
 import numpy as np
 
@@ -11,19 +11,12 @@ FLOOR = 0.05
 """Least weight of a group, as a share of the mean: what costs next to nothing is hardly pushed."""
 
 
-def group_weights(
-    entries: GateEntries, costs: CostModel, limits: Limits, alive: Mask, worth: Worth, in_series: Mask
-) -> Numbers:
+def group_weights(entries: GateEntries, costs: CostModel, limits: Limits, alive: Mask, worth: Worth) -> Numbers:
     """What one more entry of each group costs now, for the limit that is hardest to reach; the mean is 1.
 
-    In groups of layers in series, over what an entry is worth; their mean stays. A group whose entries do not matter
-    has next to no weight: nothing could tell which of them should die.
+    A group whose entries do not matter has next to no weight: nothing could tell which of them should die.
     """
     metric = int(np.argmax(costs.cost(alive) / limits.numbers))
     marginal = costs.marginal(alive, metric)
     weights = np.bincount(entries.group, weights=marginal) / entries.sizes / (marginal.mean() or 1.0)
-    if in_series.any():
-        sizes, by_cost = entries.sizes[in_series], weights[in_series]
-        by_worth = by_cost / worth.by_group()[in_series]
-        weights[in_series] = by_worth * ((sizes * by_cost).sum() / ((sizes * by_worth).sum() or 1.0))
     return np.asarray(np.where(worth.without_effect(), FLOOR, np.maximum(weights, FLOOR)))

@@ -13,7 +13,7 @@ from diffsparse.budget.limits import Mask, Numbers
 from diffsparse.budget.shrink import unwrapped_optimizer
 
 LEAST = 1e-3
-"""Least worth of a group, as a share of the largest."""
+"""Entries of a group whose worth is below this share of the largest do not matter."""
 KEPT = 0.98
 """How much of the estimates stays in each step."""
 FREE = 0.02
@@ -21,7 +21,7 @@ FREE = 0.02
 
 
 class Worth:
-    r"""What an entry of each group is worth: the root mean square of :math:`a_i\,\partial L/\partial a_i`.
+    r"""What each entry is worth: the root mean square of :math:`a_i\,\partial L/\partial a_i`.
 
     To first order this is how much the loss changes if the entry dies. It can be compared between layers, where sizes
     of gates cannot if a norm behind them takes out their common scale. Where it does, these effects sum to zero.
@@ -37,6 +37,8 @@ class Worth:
         self._watched = np.ones(len(entries.sizes), bool)
         # by group: the mean square of effects, and the square of their sum over the number of them
         self._seen = torch.full((2, len(entries.sizes)), torch.nan)
+        # by entry: the mean square of effects
+        self._squares = torch.zeros(entries.count)
         self._hooks: WeakKeyDictionary[Optimizer, Any] = WeakKeyDictionary()
 
     def watch(self, optimizers: Iterable[Optimizer]) -> None:
@@ -84,25 +86,22 @@ class Worth:
         for gate, part in self._entries.parts():
             if not self._watched[part].any() or id(gate.alpha) not in held or (effects := gate.effects()) is None:
                 continue
-            self._seen = self._seen.to(effects)
+            self._seen, self._squares = self._seen.to(effects), self._squares.to(effects)
             sums = torch.stack([effects.square().sum(-1), effects.sum(-1).square()])
             new, old = sums / (effects != 0).sum(-1), self._seen[:, part]
             mixed = torch.where(old.isnan(), new, KEPT * old + (1 - KEPT) * new)
             self._seen[:, part] = torch.where(new.isfinite(), mixed, old)
+            squares = self._squares[self._entries.within(part)].view(effects.shape)
+            squares.lerp_(torch.where(new[0].isfinite().unsqueeze(-1), effects.square(), squares), 1 - KEPT)
 
     @property
     def known(self) -> bool:
         """Whether any gradient has been seen."""
         return not bool(self._seen.isnan().all())
 
-    def by_group(self) -> Numbers:
-        """Worth of an entry of each group; that of groups never seen is the mean of the others."""
-        squares = self._numbers()[0]
-        known = squares[~np.isnan(squares)]
-        if not len(known) or not known.max() > 0:
-            return np.ones(len(squares))
-        roots = np.sqrt(np.where(np.isnan(squares), known.mean(), squares))
-        return np.asarray(np.maximum(roots, LEAST * roots.max()))
+    def by_entry(self) -> Numbers:
+        """Worth of each entry, of late; zero if no gradient has been seen."""
+        return np.asarray(self._squares.double().sqrt().cpu().numpy())
 
     def without_scale(self) -> Mask:
         """Groups whose common scale the loss does not see, as far as is known."""
@@ -115,18 +114,21 @@ class Worth:
         squares = self._numbers()[0]
         return np.asarray(squares < LEAST**2 * np.max(squares, initial=0.0, where=~np.isnan(squares)))
 
-    def keep(self, entries: GateEntries, groups: Mask) -> None:
-        """Go on with these entries, of the groups that are left."""
+    def keep(self, entries: GateEntries, groups: Mask, left: Mask) -> None:
+        """Go on with these entries, which are left of all, and are of these groups."""
         self._entries, self._watched = entries, self._watched[groups]
         self._seen = self._seen[:, torch.from_numpy(groups).to(self._seen.device)]
+        self._squares = self._squares[torch.from_numpy(left).to(self._squares.device)]
 
     def _numbers(self) -> Numbers:
         return np.asarray(self._seen.double().cpu().numpy())
 
-    def state_dict(self) -> list[list[float | None]]:
+    def state_dict(self) -> dict[str, Any]:
         """The estimates; None where there is none yet."""
-        return [[None if np.isnan(number) else float(number) for number in row] for row in self._numbers()]
+        groups = [[None if np.isnan(number) else float(number) for number in row] for row in self._numbers()]
+        return {"groups": groups, "entries": self._squares.tolist()}
 
-    def load_state_dict(self, state: list[list[float | None]]) -> None:
+    def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what `state_dict` gave."""
-        self._seen = torch.from_numpy(np.array(state, float))
+        self._seen = torch.from_numpy(np.array(state["groups"], float))
+        self._squares = torch.tensor(state["entries"], dtype=torch.float64)

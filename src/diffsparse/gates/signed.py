@@ -76,22 +76,30 @@ class SignedGate(VectorGate):
         return torch.logit(share)
 
     @torch.no_grad()
-    def shift_threshold(self, by: Tensor, keep: Tensor | None = None) -> None:
-        r"""With `keep` or `keeps_sizes`, an entry that stays alive keeps its value: :math:`|\alpha| = |a| + t`, where t
-        is the threshold that the shift leads to, and `beta` then makes t that of the new `alpha`. Ranks stay as they
-        are.
+    def shift_threshold(self, by: Tensor) -> None:
+        r"""With `keeps_sizes`, an entry that stays alive keeps its value: :math:`|\alpha| = |a| + t`, where t is the
+        threshold that the shift leads to, and `beta` then makes t that of the new `alpha`. Ranks stay as they are.
         """
-        kept = torch.ones_like(by, dtype=torch.bool) if self.keeps_sizes else keep
-        if kept is None or not bool(kept.any()):
+        if not self.keeps_sizes:
             super().shift_threshold(by)
             return
         (rows,), (values,) = self.groups(self.alpha.double()), self.groups(self().double())
         share = (self.beta.double() + by.to(self.beta.device)).sigmoid().view(-1, 1)
         threshold = share * rows.abs().sum(-1, keepdim=True)
-        stays = (rows.abs() > threshold) & (values != 0) & kept.to(rows.device).view(-1, 1)
+        stays = (rows.abs() > threshold) & (values != 0)
         rows = torch.where(stays, rows.sign() * (values.abs() + threshold), rows)
         total = rows.abs().sum(-1, keepdim=True)
         self.set_groups(rows, torch.logit(torch.where(total > 0, threshold / total, share)))
+
+    @torch.no_grad()
+    def close(self, dying: Tensor) -> None:
+        """Entries that die go to half the threshold, which stays where it is."""
+        (rows,) = self.groups(self.alpha.double())
+        threshold = self.beta.double().sigmoid().view(-1, 1) * rows.abs().sum(-1, keepdim=True)
+        rows = torch.where(dying.to(rows.device), rows.sign() * DROPPED * threshold, rows)
+        share = (threshold / rows.abs().sum(-1, keepdim=True)).squeeze(-1)
+        # with a share of 1 or more nothing could live, as is meant
+        self.set_groups(rows, torch.where(share < 1, torch.logit(share.clamp_max(0.999)), closed_beta(self.group_size)))
 
     @torch.no_grad()
     def effects(self) -> Tensor | None:

@@ -129,12 +129,13 @@ class VectorGate(Gate):
         raise NotImplementedError
 
     @torch.no_grad()
-    def shift_threshold(self, by: Tensor, keep: Tensor | None = None) -> None:
-        """Add `by`, of the shape of `beta`, to it: entries die, or come back to life.
-
-        In groups where `keep` is true, values of entries that stay alive stay as they are, if this kind of gate can.
-        """
+    def shift_threshold(self, by: Tensor) -> None:
+        """Add `by`, of the shape of `beta`, to it: entries die, or come back to life."""
         self.beta.add_(by.to(self.beta))
+
+    def close(self, dying: Tensor) -> None:
+        """Let these entries, shape (groups, entries), die whatever their size; the values of all others stay."""
+        raise NotImplementedError
 
     @torch.no_grad()
     def set_alive(self, alive: Tensor) -> None:
