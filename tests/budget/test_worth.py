@@ -17,6 +17,7 @@ from diffsparse.budget.steering import Steering
 from diffsparse.budget.weights import FLOOR
 from diffsparse.budget.worth import KEPT, Worth
 from diffsparse.gates import SignedGate
+from diffsparse.models import create
 from diffsparse.penalties import Norm
 from tests.budget.examples import gated, train
 
@@ -35,12 +36,12 @@ def worth_of(*gates: SignedGate) -> Worth:
     return Worth(GateEntries({f"{number}": gate for number, gate in enumerate(gates)}))
 
 
-def test_worth_is_in_proportion_to_what_the_loss_loses() -> None:
+def test_worth_is_the_square_of_what_the_loss_loses() -> None:
     gates = [SignedGate(4, value=0.5), SignedGate(6, value=1.0)]
     worth = worth_of(*gates)
     assert not worth.by_entry().any()
     stepped(gates, [2.0, 3.0], worth)
-    assert worth.by_entry() / worth.by_entry()[0] == pytest.approx(np.array(4 * [1.0] + 6 * [3.0]))
+    assert worth.by_entry() / worth.by_entry()[0] == pytest.approx(np.array(4 * [1.0] + 6 * [9.0]))
 
 
 def test_estimates_are_averaged_and_gradients_that_are_not_finite_are_ignored() -> None:
@@ -50,7 +51,7 @@ def test_estimates_are_averaged_and_gradients_that_are_not_finite_are_ignored() 
         stepped([gate], [factor], worth)
     mean = KEPT * 1.0 + (1 - KEPT) * 9.0
     assert np.array(worth.state_dict()["groups"]) == pytest.approx(np.array([[mean], [4 * mean]]), rel=1e-5)
-    assert worth.by_entry() ** 2 == pytest.approx(np.full(4, (1 - KEPT) * (KEPT * 1.0 + 9.0)), rel=1e-5)
+    assert worth.by_entry() == pytest.approx(np.full(4, (1 - KEPT) * (KEPT * 1.0 + 9.0)), rel=1e-5)
 
 
 def test_states_are_restored() -> None:
@@ -130,9 +131,9 @@ def test_thresholds_of_layers_in_series_are_not_pressed(pressure: Norm | None) -
         assert (budget.penalty().item() == 0) == (pressure is None and not residual)
 
 
-def with_worth(steering: Steering, squares: Numbers) -> Numbers:
+def with_worth(steering: Steering, worth: Numbers) -> Numbers:
     """Let entries be worth so much, and half of the cost be the limit; which of them live then."""
-    steering.worth.load_state_dict({**steering.worth.state_dict(), "entries": squares.tolist()})
+    steering.worth.load_state_dict({**steering.worth.state_dict(), "entries": worth.tolist()})
     steering.observe()
     return steering.look(steering.limits, steering.limits)
 
@@ -142,7 +143,7 @@ def test_in_series_what_is_worth_least_for_its_cost_dies_and_other_values_stay()
     gates = list(steering.entries.gates.values())
     before = torch.cat([gate().detach() for gate in gates])
     worth = np.random.default_rng(0).permutation(16) + 1.0
-    alive = with_worth(steering, (worth * steering.weights[steering.entries.group]) ** 2)
+    alive = with_worth(steering, worth * steering.weights[steering.entries.group])
     assert 0 < alive.sum() < 16
     assert worth[alive].min() > worth[~alive].max()
     after = torch.cat([gate().detach() for gate in gates])
@@ -153,12 +154,28 @@ def test_in_series_what_is_worth_least_for_its_cost_dies_and_other_values_stay()
 def test_in_series_what_died_last_may_come_back() -> None:
     steering = trained(Chain(), 11)._steering
     worth = np.arange(16) + 1.0
-    alive = with_worth(steering, worth**2)
+    alive = with_worth(steering, worth)
     steering.observe()
     whole = steering.limits.loosened(0.4, steering.costs.whole)
     more = steering.look(whole, whole)
     assert (more >= alive).all()
     assert more.sum() > alive.sum()
+
+
+def test_a_network_with_some_layers_in_series_lands_on_its_budget() -> None:
+    torch.manual_seed(0)
+    model = ds.sparsify(create("densenet16", num_classes=10, in_channels=1), start=1.0)
+    x, y = torch.randn(32, 1, 8, 8), torch.randint(0, 10, (32,))
+    budget = ds.Budget(model, x[:2], macs=0.5, steps=60)
+    optimizer = torch.optim.SGD(ds.parameter_groups(model), lr=0.05, momentum=0.9)
+    while not budget.finished:
+        loss = F.cross_entropy(model(x), y) + budget.penalty()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        budget.step(optimizer)
+    assert 0 < budget._steering.in_series.sum() < len(budget._steering.in_series)
+    assert 0.99 * 0.5 < budget.cost["macs"] <= 0.5
 
 
 def test_a_chain_learns_before_its_entries_die() -> None:

@@ -193,18 +193,21 @@ def test_a_raised_threshold_takes_the_smallest_entries(keeps_sizes):
     assert torch.equal(after[0].abs().argsort(descending=True)[:2], torch.tensor([0, 1]))
 
 
-def test_entries_of_any_size_can_be_closed_and_other_values_stay():
+def test_entries_of_any_size_can_live_or_die_and_other_values_stay():
     gate = SignedGate.from_values([[1.0, -0.5, 0.2], [0.3, 2.0, -1.0]], threshold=0.1)
-    gate.close(torch.tensor([[True, False, False], [False, False, False]]))
+    gate.let_live(torch.tensor([[False, True, True], [True, True, True]]))
     assert torch.allclose(gate(), torch.tensor([[0.0, -0.5, 0.2], [0.3, 2.0, -1.0]]))
-    gate.close(torch.tensor([[True, False, True], [False, True, True]]))
-    assert torch.allclose(gate(), torch.tensor([[0.0, -0.5, 0.0], [0.3, 0.0, 0.0]]))
+    gate.let_live(torch.tensor([[True, True, False], [True, False, False]]))
+    values = gate().detach()
+    assert torch.allclose(values[:, 1:], torch.tensor([[-0.5, 0.0], [0.0, 0.0]]))
+    assert values[1, 0].item() == pytest.approx(0.3)
+    assert 0 < values[0, 0] < 1e-3
 
 
 @pytest.mark.parametrize("values", [[1.0, 2.0], [1.0, 2.0, 3.0], [0.0, 0.0]])
 def test_a_whole_group_can_be_closed(values):
     gate = SignedGate.from_values(values, threshold=0.1)
-    gate.close(torch.ones(1, len(values), dtype=torch.bool))
+    gate.let_live(torch.zeros(1, len(values), dtype=torch.bool))
     assert not gate().any()
     assert gate.alpha.isfinite().all()
     assert gate.beta.isfinite()

@@ -118,11 +118,12 @@ class GateEntries:
                 gate.shift_threshold(torch.from_numpy(by[part]).view(gate.beta.shape))
 
     @torch.no_grad()
-    def close(self, dying: Mask) -> None:
-        """Let these entries die, whatever their size; the values of all others stay."""
+    def let_live(self, alive: Mask) -> None:
+        """Let just these entries live, whatever their size; values of those that live on stay."""
         for gate, part in self.parts():
-            if (own := dying[self.within(part)]).any():
-                gate.close(torch.from_numpy(own).view(-1, gate.group_size))
+            own = torch.from_numpy(alive[self.within(part)]).view(-1, gate.group_size).to(gate.alpha.device)
+            if not torch.equal(own, gate.groups(gate())[0] != 0):
+                gate.let_live(own)
 
     @torch.no_grad()
     def separate(self, distance: float) -> None:

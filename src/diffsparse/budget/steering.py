@@ -187,19 +187,19 @@ class Steering:
         alive, shift = decide()
         if self._lift(alive):
             alive, shift = decide()
-        self._close(alive)
         if not self._shift(alive, shift):
             # no threshold can lie between shares that are equal up to rounding
             self.entries.separate(APART)
             self._margins = self.entries.margins()
             alive, shift = decide()
             self._shift(alive, shift)
+        self._choose_in_series(alive)
         return alive
 
     def _lift(self, alive: Mask) -> bool:
         """Raise entries that must live above those of their group that die before them; whether there were any."""
         _, below = self._extremes(np.where(alive, -np.inf, self._margins))
-        below = np.where(self.in_series, 0.0, below)
+        below[self.in_series] = -np.inf
         # what is exactly zero cannot be raised
         margins = np.where(np.isfinite(self._margins), self._margins, np.inf)
         missing = np.where(alive, below[self.entries.group] - margins, -np.inf)
@@ -209,11 +209,11 @@ class Steering:
         self._margins = self.entries.margins()
         return True
 
-    def _close(self, alive: Mask) -> None:
-        """Let entries of layers in series die that are to, whatever their size."""
-        dying = ~alive & (self._margins > 0) & self.in_series[self.entries.group]
-        if dying.any():
-            self.entries.close(dying)
+    def _choose_in_series(self, alive: Mask) -> None:
+        """Let just these entries of layers in series live, whatever their size."""
+        wanted = np.where(self.in_series[self.entries.group], alive, self._margins > 0)
+        if (wanted != (self._margins > 0)).any():
+            self.entries.let_live(wanted)
             self._margins = self.entries.margins()
 
     def _shift(self, alive: Mask, shift: float) -> bool:

@@ -21,10 +21,12 @@ FREE = 0.02
 
 
 class Worth:
-    r"""What each entry is worth: the root mean square of :math:`a_i\,\partial L/\partial a_i`.
+    r"""What each entry is worth: the mean square of its effect, :math:`a_i\,\partial L/\partial a_i`.
 
-    To first order this is how much the loss changes if the entry dies. It can be compared between layers, where sizes
-    of gates cannot if a norm behind them takes out their common scale. Where it does, these effects sum to zero.
+    To first order the effect is how much the loss changes if the entry dies. Where the network has learned, it is zero
+    in the mean, and its square tells (by the Fisher information) how much the loss rises. It can be compared between
+    layers, where sizes of gates cannot if a norm behind them takes out their common scale. Where it does, the effects
+    of a layer sum to zero.
     Gradients are read just before the optimiser makes its step, when they are those of the whole batch, over all
     processes.
 
@@ -101,7 +103,7 @@ class Worth:
 
     def by_entry(self) -> Numbers:
         """Worth of each entry, of late; zero if no gradient has been seen."""
-        return np.asarray(self._squares.double().sqrt().cpu().numpy())
+        return np.asarray(self._squares.double().cpu().numpy())
 
     def without_scale(self) -> Mask:
         """Groups whose common scale the loss does not see, as far as is known."""

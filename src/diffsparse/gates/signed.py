@@ -11,6 +11,8 @@ from diffsparse.functional.groups import Dims, initial_alpha, initial_beta
 from diffsparse.gates.gate import DROPPED, closed_beta
 from diffsparse.gates.vector import VectorGate
 
+ABOVE = 1e-3
+"""How far above its threshold an entry comes back to life, as a share of the threshold."""
 BUNCHED = 1e-3
 """If so little of the sum of a group is above the threshold, what its entries have in common cannot be told."""
 
@@ -92,14 +94,17 @@ class SignedGate(VectorGate):
         self.set_groups(rows, torch.logit(torch.where(total > 0, threshold / total, share)))
 
     @torch.no_grad()
-    def close(self, dying: Tensor) -> None:
-        """Entries that die go to half the threshold, which stays where it is."""
-        (rows,) = self.groups(self.alpha.double())
+    def let_live(self, alive: Tensor) -> None:
+        """The threshold stays where it is; entries that die go to half of it, and others a little above it."""
+        (rows,), (values,) = self.groups(self.alpha.double()), self.groups(self())
         threshold = self.beta.double().sigmoid().view(-1, 1) * rows.abs().sum(-1, keepdim=True)
-        rows = torch.where(dying.to(rows.device), rows.sign() * DROPPED * threshold, rows)
-        share = (threshold / rows.abs().sum(-1, keepdim=True)).squeeze(-1)
-        # with a share of 1 or more nothing could live, as is meant
-        self.set_groups(rows, torch.where(share < 1, torch.logit(share.clamp_max(0.999)), closed_beta(self.group_size)))
+        place = threshold * torch.where(alive, 1 + ABOVE, DROPPED)
+        some = alive.any(-1, keepdim=True)
+        rows = torch.where(some & (alive == (values != 0)), rows, torch.where(rows < 0, -place, place))
+        beta = torch.logit(threshold / rows.abs().sum(-1, keepdim=True))
+        # entries that all die become alike, and no threshold of theirs stays where it is
+        beta = torch.where(some, beta, closed_beta(self.group_size))
+        self.set_groups(rows, beta.squeeze(-1))
 
     @torch.no_grad()
     def effects(self) -> Tensor | None:

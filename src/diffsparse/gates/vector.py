@@ -133,8 +133,11 @@ class VectorGate(Gate):
         """Add `by`, of the shape of `beta`, to it: entries die, or come back to life."""
         self.beta.add_(by.to(self.beta))
 
-    def close(self, dying: Tensor) -> None:
-        """Let these entries, shape (groups, entries), die whatever their size; the values of all others stay."""
+    def let_live(self, alive: Tensor) -> None:
+        """Let just these entries, shape (groups, entries), live, whatever their size.
+
+        Values of those that live on stay; others begin to live next to zero.
+        """
         raise NotImplementedError
 
     @torch.no_grad()
