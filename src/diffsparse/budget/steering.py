@@ -82,19 +82,29 @@ class Steering:
         if self._sought or not self.worth.known:
             return
         idle, large = self.worth.without_effect(), self.entries.sizes > 1
-        found = self._needed(self.worth.without_scale() & large)
+        found = self.worth.without_scale() & large
         if found.any():
-            # the last layer is one of them, though the loss sees its scale
-            found |= self._needed(large & ~idle & ~found)
+            exact = self._exact()
+            found = self._needed(found, exact)
+            if found.any():
+                # the last layer is one of them, though the loss sees its scale
+                found |= self._needed(large & ~idle & ~found, exact)
         self._set_series(found, is_chain=bool(found.any() and (found | idle | ~large).all()))
 
-    def _needed(self, groups: Mask) -> Mask:
-        """Those of the groups without which the output would be constant."""
-        needed = np.zeros(len(groups), bool)
-        if groups.any():
-            exact = self._exact()
-            for group in np.flatnonzero(groups):
-                needed[group] = not exact.responds(self.entries.group != group)
+    def _needed(self, groups: Mask, exact: Exact) -> Mask:
+        """Those of the groups without which the output would be constant.
+
+        Where the output responds without several of them, none of these is needed, so few trials tell.
+        """
+        needed, waiting = np.zeros(len(groups), bool), [np.flatnonzero(groups)]
+        while waiting:
+            closed = waiting.pop()
+            if not len(closed) or exact.responds(~np.isin(self.entries.group, closed)):
+                continue
+            if len(closed) == 1:
+                needed[closed] = True
+            else:
+                waiting += np.array_split(closed, 2)
         return needed
 
     def _set_series(self, groups: Mask, *, is_chain: bool) -> None:
