@@ -294,8 +294,9 @@ class Steering:
             if reached >= NEAR or alive.all():
                 break
             # the last death saved too much: without it, smaller ones may fill the limits
-            last = np.argmax(np.where(alive, -np.inf, self._dies_at()))
-            spared |= (self.entries.group == self.entries.group[last]) & (self._dies_at() >= self._dies_at()[last])
+            dies_at = self._dies_at()
+            last = np.argmax(np.where(alive, -np.inf, dies_at))
+            spared |= (self.entries.group == self.entries.group[last]) & (dies_at >= dies_at[last])
         assert best is not None
         return best[1:]
 
