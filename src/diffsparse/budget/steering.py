@@ -12,6 +12,7 @@ from diffsparse.budget.entries import GateEntries
 from diffsparse.budget.exact import Exact
 from diffsparse.budget.limits import Limits, Mask, Numbers
 from diffsparse.budget.search import BESIDE, fewest_deaths, least
+from diffsparse.budget.series import find_series
 from diffsparse.budget.weights import group_weights
 from diffsparse.budget.worth import Worth
 from diffsparse.errors import SparsityError
@@ -74,38 +75,10 @@ class Steering:
         return group_weights(self.entries, self.costs, self.limits, alive, self.worth)
 
     def find_series(self) -> None:
-        """Tell layers in series, once, as soon as gradients have been seen.
-
-        Nothing but the cost tells the sizes of their gates apart, so that the most expensive layer would close first,
-        as a whole.
-        """
-        if self._sought or not self.worth.known:
-            return
-        idle, large = self.worth.without_effect(), self.entries.sizes > 1
-        found = self.worth.without_scale() & large
-        if found.any():
-            exact = self._exact()
-            found = self._needed(found, exact)
-            if found.any():
-                # the last layer is one of them, though the loss sees its scale
-                found |= self._needed(large & ~idle & ~found, exact)
-        self._set_series(found, is_chain=bool(found.any() and (found | idle | ~large).all()))
-
-    def _needed(self, groups: Mask, exact: Exact) -> Mask:
-        """Those of the groups without which the output would be constant.
-
-        Where the output responds without several of them, none of these is needed, so few trials tell.
-        """
-        needed, waiting = np.zeros(len(groups), bool), [np.flatnonzero(groups)]
-        while waiting:
-            closed = waiting.pop()
-            if not len(closed) or exact.responds(~np.isin(self.entries.group, closed)):
-                continue
-            if len(closed) == 1:
-                needed[closed] = True
-            else:
-                waiting += np.array_split(closed, 2)
-        return needed
+        """Tell layers in series, once, as soon as gradients have been seen."""
+        if not self._sought and self.worth.known:
+            groups, is_chain = find_series(self.entries, self.worth, self._exact)
+            self._set_series(groups, is_chain=is_chain)
 
     def _set_series(self, groups: Mask, *, is_chain: bool) -> None:
         self.in_series, self.is_chain, self._sought = groups, is_chain, True
