@@ -178,8 +178,8 @@ class Budget:
             # a loop may call backward on it alone
             return next(self.model.parameters(), torch.zeros(())).new_zeros((), requires_grad=True)
         entries = self._steering.entries
-        self._bounds.remember(entries, self._steering.in_series | entries.without_norm)
-        return self._pressure.term(self._steering.weights, self._steering.in_series)
+        self._bounds.remember(entries, self._steering.spared | entries.without_norm)
+        return self._pressure.term(self._steering.weights, self._steering.spared)
 
     def step(self, *optimizers: Optimizer | Iterable[Optimizer]) -> bool:
         """Look and steer; call it after each step of the optimiser, with all optimisers of the model.

@@ -57,12 +57,16 @@ class Steering:
         """Share of the whole network's latency after the landing, if there is a limit for it."""
         self._margins = entries.margins()
         self.worth = Worth(entries)
+        # groups of which no entry has an effect on the loss by itself, because a norm behind takes out its scale
+        self._idle = np.zeros(len(entries.sizes), bool)
         self.in_series = np.zeros(len(entries.sizes), bool)
         """Groups without which the output would be constant, in networks where the loss sees no scale of such groups.
 
         Sizes of their gates cannot be compared, so entries die by what they are worth and cost, and are not pressed."""
         self.is_chain = False
         """Whether all groups that matter are in series."""
+        self.spared = np.zeros(len(entries.sizes), bool)
+        """Groups that no pressure moves: those in series, and those without any effect on the loss."""
         self._sought = False
         self.weights = self._weigh(self._margins > 0)
         """Of each group."""
@@ -72,7 +76,7 @@ class Steering:
     def _weigh(self, alive: Mask) -> Numbers:
         if not self._weighted:
             return np.ones(len(self.entries.sizes))
-        return group_weights(self.entries, self.costs, self.limits, alive, self.worth)
+        return group_weights(self.entries, self.costs, self.limits, alive, self._idle)
 
     def find_series(self) -> None:
         """Tell layers in series, once, as soon as gradients have been seen."""
@@ -83,6 +87,9 @@ class Steering:
     def _set_series(self, groups: Mask, *, is_chain: bool) -> None:
         self.in_series, self.is_chain, self._sought = groups, is_chain, True
         self.worth.watch_only(groups | self.worth.without_effect())
+
+    def _set_idle(self, groups: Mask) -> None:
+        self._idle, self.spared = groups, self.in_series | groups
 
     def observe(self) -> Numbers:
         """Read the gates; the cost of what lives, by the formula."""
@@ -95,6 +102,7 @@ class Steering:
         It goes by what `observe` has read.
         """
         alive = np.asarray(self._margins > 0)
+        self._set_idle(self.worth.without_effect())
         self.weights = self._weigh(alive)
         cost = self.costs.cost(alive)
         if most.excess(cost) > 1 or not self._is_connected(alive):
@@ -136,6 +144,7 @@ class Steering:
         left = self.entries.mask(kept)
         groups = np.asarray(np.bincount(self.entries.group, weights=left) > 0)
         self.entries, self.in_series = self.entries.in_model(model), self.in_series[groups]
+        self._set_idle(self._idle[groups])
         self.weights = self.weights[groups]
         self.costs.keep(left)
         self.worth.keep(self.entries, groups, left)
@@ -149,6 +158,7 @@ class Steering:
             "worth": self.worth.state_dict(),
             "in_series": self.in_series.tolist() if self._sought else None,
             "is_chain": self.is_chain,
+            "idle": self._idle.tolist(),
             "essential": sorted(self._essential),
             "may_be_empty": [sorted(proven) for proven in self._may_be_empty],
         }
@@ -162,6 +172,7 @@ class Steering:
         self.worth.load_state_dict(state["worth"])
         if state["in_series"] is not None:
             self._set_series(np.array(state["in_series"], bool), is_chain=bool(state["is_chain"]))
+        self._set_idle(np.array(state["idle"], bool))
         self._essential = set(state["essential"])
         self._may_be_empty = [set(proven) for proven in state["may_be_empty"]]
 
@@ -213,6 +224,7 @@ class Steering:
             return False
         distance = np.minimum(room / 2, APART / 2)
         wanted = np.clip(shift * self.weights, np.minimum(lowest - BESIDE, 0), np.maximum(highest + BESIDE, 0))
+        wanted[self._idle] = 0.0
         still = self.in_series | (self.entries.sizes == 1)
         by = np.where(still, 0.0, np.clip(wanted, below + distance, above - distance))
         self.entries.shift(by)
@@ -228,7 +240,7 @@ class Steering:
         """At which common shift each entry dies; infinite for those without which the output would be constant."""
         weights = self.weights[self.entries.group]
         dies_at, lives = self._margins / weights, self._margins > 0
-        idle, own = (groups[self.entries.group] & lives for groups in (self.worth.without_effect(), self.in_series))
+        idle, own = (groups[self.entries.group] & lives for groups in (self._idle, self.in_series))
         # what does not matter by itself dies with another entry of its channel
         dies_at[idle] += LAST
         if own.any():
