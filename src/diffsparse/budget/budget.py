@@ -5,7 +5,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -40,8 +39,7 @@ DUE, EARLY = 0.5, 0.05
 STRENGTH = 4e-4
 """Lambda of the pressure at first, if some gates are on batch norms."""
 SLACK = 0.1
-"""How far from the ramp the cost may be before thresholds are shifted: as a share of what is left of the way, and at
-last of the cost that was asked for."""
+"""How far from the ramp the cost may be, as a share of the whole, before thresholds are shifted; none above at last."""
 
 
 class Budget:
@@ -222,15 +220,10 @@ class Budget:
         self._steering.find_series()
         # a chain shows what matters in it when it has learned something
         left = self._schedule.left(self._step, begin=self.due // 2 if self._steering.is_chain else 0)
-        limits, whole = self._steering.limits, self._costs.whole
-        ramp = limits.on_the_way(whole, 1 - left)
-        self._pressure.steer(ramp.missing(self._steering.observe(), whole), self._schedule.every / self.due)
-        # near the end of the ramp, thresholds that each look shifts, and that the loss moves back until the next one,
-        # would shake the network; the pressure is gentler, where there is one
-        presses = self._pressure.acts and not self._steering.is_chain
-        room = SLACK * limits.fractions(whole) if presses else 0.0
-        least = ramp.loosened(-SLACK, whole).at_least(limits.loosened(-room, whole))
-        alive = self._steering.look(ramp.loosened(np.maximum(SLACK * left, room), whole), least)
+        ramp = self._steering.limits.on_the_way(self._costs.whole, 1 - left)
+        self._pressure.steer(ramp.missing(self._steering.observe(), self._costs.whole), self._schedule.every / self.due)
+        least = ramp.loosened(-SLACK, self._costs.whole).at_least(self._steering.limits)
+        alive = self._steering.look(ramp.loosened(SLACK * left, self._costs.whole), least)
         self._note(self._costs.cost(alive), ramp, self._steering.entries.by_kind(alive))
 
     def _note(self, cost: Numbers, limits: Limits, kinds: dict[str, int]) -> None:

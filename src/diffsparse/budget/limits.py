@@ -72,13 +72,9 @@ class Limits:
         """By which share of the whole cost a cost is above its limit; below zero if all limits hold."""
         return float(((cost - self.numbers) / whole).max())
 
-    def loosened(self, share: float | Numbers, whole: Numbers) -> "Limits":
+    def loosened(self, share: float, whole: Numbers) -> "Limits":
         """These limits and a share of the whole cost."""
         return Limits(self.numbers + share * whole)
-
-    def fractions(self, whole: Numbers) -> Numbers:
-        """The limits as shares of the whole cost, metric by metric; zero where none was asked for."""
-        return np.where(np.isfinite(self.numbers), self.numbers / whole, 0.0)
 
     def at_least(self, others: "Limits") -> "Limits":
         """The larger one of these limits and others, metric by metric."""

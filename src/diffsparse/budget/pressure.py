@@ -12,9 +12,9 @@ from diffsparse.budget.limits import Mask, Numbers
 from diffsparse.errors import SparsityWarning
 from diffsparse.penalties import Norm
 
-NARROW = 1 / 32
+NARROW = 1 / 16
 """If less than this share of the whole cost is missing, the pressure is in proportion to what is."""
-DOUBLINGS = 200.0
+DOUBLINGS = 48.0
 """How often lambda doubles on a way on which the whole cost is missing throughout."""
 LIMIT = 64.0
 """Lambda stays between its first value divided by this, and multiplied by it."""
@@ -40,11 +40,6 @@ class Pressure:
         self._factor, self._share = 1.0, 1.0
         self._sent: tuple[Numbers, Mask, float, Tensor] | None = None
         self._asked = False
-
-    @property
-    def acts(self) -> bool:
-        """Whether there is any pressure, unless the cost is low enough."""
-        return self._first > 0
 
     @property
     def strength(self) -> float:
