@@ -46,6 +46,8 @@ GUIDE = {
 
 CHAINS = {"vgg": "VGG-like", "mobilenet": "MobileNet-like"}
 """Networks of the table of layers in series, by their names in the results."""
+FULL = {"full": "ResNet-20, 32 x 32"}
+"""The network at full size."""
 OPTIMIZERS = {"sgd": "SGD", "adamw": "AdamW"}
 
 Rows = Sequence[Mapping[str, Any]]
@@ -103,9 +105,9 @@ def guide_table(rows: Rows) -> str:
     return _table(["MACs", "method", "accuracy", "training", "runs"], lines)
 
 
-def chains_table() -> str:
-    """One line per network in series and method: for docs/budget.md."""
-    lines = [[title, *_guide_cells(row)] for name, title in CHAINS.items() for row in comparison(name)]
+def networks_table(titles: Mapping[str, str]) -> str:
+    """One line per network and method, for networks given by their names in the results: for docs/budget.md."""
+    lines = [[title, *_guide_cells(row)] for name, title in titles.items() for row in comparison(name)]
     return _table(["network", "MACs", "method", "accuracy", "training", "runs"], lines)
 
 
@@ -149,7 +151,12 @@ def pages() -> dict[Path, str]:
     rows = comparison()
     made = {
         ROOT / "README.md": {"results": results_table(rows)},
-        ROOT / "docs/budget.md": {"budgets": guide_table(rows), "chains": chains_table(), "digits": digits_table()},
+        ROOT / "docs/budget.md": {
+            "budgets": guide_table(rows),
+            "full": networks_table(FULL),
+            "chains": networks_table(CHAINS),
+            "digits": digits_table(),
+        },
     }
     return {path: _with_tables(path.read_text(), named) for path, named in made.items()}
 
