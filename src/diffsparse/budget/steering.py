@@ -78,6 +78,10 @@ class Steering:
             return np.ones(len(self.entries.sizes))
         return group_weights(self.entries, self.costs, self.limits, alive, self._idle)
 
+    def _reweigh(self, alive: Mask) -> None:
+        self._set_idle(self.worth.without_effect())
+        self.weights = self._weigh(alive)
+
     def find_series(self) -> None:
         """Tell layers in series, once, as soon as gradients have been seen."""
         if not self._sought and self.worth.known:
@@ -102,8 +106,7 @@ class Steering:
         It goes by what `observe` has read.
         """
         alive = np.asarray(self._margins > 0)
-        self._set_idle(self.worth.without_effect())
-        self.weights = self._weigh(alive)
+        self._reweigh(alive)
         cost = self.costs.cost(alive)
         if most.excess(cost) > 1 or not self._is_connected(alive):
             return self._steer(lambda: self._deaths(most, int((~alive).sum())))
@@ -114,7 +117,7 @@ class Steering:
     def land(self) -> None:
         """Shift thresholds so that the cost, counted exactly, is within the limits and no entry dies in vain."""
         self.observe()
-        self.weights = self._weigh(self._margins > 0)
+        self._reweigh(self._margins > 0)
         exact = self._exact()
         if self._clock is not None:
             self.measured_latency = self._clock.correct(exact, lambda: self._exact_deaths(exact)[0], self.limits)
