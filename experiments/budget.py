@@ -8,6 +8,7 @@ repeated, so the command can be stopped and started, also on another machine.
 """
 
 import argparse
+import copy
 import json
 import platform
 import warnings
@@ -62,7 +63,7 @@ class Comparison:
 
     def __init__(self, name: str, root: Path, runs: Path, again: bool = False) -> None:
         self.name, self.setting = name, SETTINGS[name]
-        self.images = Images(root, self.setting.side)
+        self.images = Images(root, self.setting)
         self.folder = runs / f"budget-{name}"
         self.folder.mkdir(parents=True, exist_ok=True)
         known = read_runs(self.folder, name, stored=not again)
@@ -72,7 +73,7 @@ class Comparison:
     def fresh(self, seed: int, factor: float = 1.0) -> nn.Module:
         """A new network."""
         torch.manual_seed(seed)
-        return self.setting.network(factor)
+        return self.setting.network(factor).to(memory_format=self.setting.memory_format)
 
     def path(self, method: str, budget: float, seed: int) -> Path:
         """Where a run is written."""
@@ -121,6 +122,8 @@ class Comparison:
 
     def _plain(self, seed: int) -> Training:
         training = Training(self.fresh(seed), self.images, self.setting, seed)
+        training.until(round(CUT_AT * training.total))
+        self._save_start(copy.deepcopy(training), "plain", seed)
         training.until(training.total)
         return training
 
@@ -170,7 +173,7 @@ class Comparison:
 
     def _started(self, start: str, seed: int) -> Training:
         """A training up to the cut, from a file if it was made before."""
-        path, how = self.folder / f"start-{start}-{seed}.pt", STARTS[start]
+        path, how = self._start_path(start, seed), STARTS[start]
         if path.exists():
             training: Training = torch.load(path, weights_only=False)
             training.images = self.images
@@ -184,9 +187,16 @@ class Comparison:
         term = None if how.term is None else how.term(training.model)
         after = None if how.after_backward is None else how.after_backward(training.model, self.example)
         training.until(cut_at, term=term, after_backward=after)
-        training.optimizer = None  # type: ignore[assignment]
-        _save(training, path)
+        self._save_start(training, start, seed)
         return training
+
+    def _save_start(self, training: Training, start: str, seed: int) -> None:
+        """For methods that cut what this training has made; each makes an optimiser of its own."""
+        training.optimizer = None  # type: ignore[assignment]
+        _save(training, self._start_path(start, seed))
+
+    def _start_path(self, start: str, seed: int) -> Path:
+        return self.folder / f"start-{start}-{seed}.pt"
 
 
 def _save(training: Training, path: Path) -> None:

@@ -32,6 +32,13 @@ class Setting:
     epochs: int
     seeds: int
     budgets: tuple[float, ...]
+    channels_last: bool = False
+    """Memory format of images and networks; faster for large images."""
+
+    @property
+    def memory_format(self) -> torch.memory_format:
+        """Of images and networks."""
+        return torch.channels_last if self.channels_last else torch.contiguous_format
 
 
 class VggLike(nn.Module):
@@ -89,7 +96,9 @@ SETTINGS = {
     "quick": Setting(
         network=partial(_resnet, 16), widths=_SIXTEENTHS, side=8, epochs=8, seeds=5, budgets=(0.5, 0.3, 0.15, 0.08)
     ),
-    "full": Setting(network=partial(_resnet, 8), widths=_SIXTEENTHS, side=32, epochs=10, seeds=2, budgets=(0.3,)),
+    "full": Setting(
+        network=partial(_resnet, 8), widths=_SIXTEENTHS, side=32, epochs=10, seeds=2, budgets=(0.3,), channels_last=True
+    ),
     "vgg": Setting(network=VggLike, widths=_FINE, side=8, epochs=8, seeds=2, budgets=(0.3,)),
     "mobilenet": Setting(network=MobileNetLike, widths=_FINE, side=8, epochs=8, seeds=2, budgets=(0.3,)),
 }
@@ -98,14 +107,14 @@ SETTINGS = {
 class Images:
     """CIFAR-10 at a setting's size; training batches are shifted and mirrored at random."""
 
-    def __init__(self, root: Path, side: int) -> None:
-        self.side, self.margin = side, max(1, side // 8)
+    def __init__(self, root: Path, setting: Setting) -> None:
+        self.side, self.margin, self.format = (side := setting.side), max(1, side // 8), setting.memory_format
         root = locate(CIFAR10.archive, root, fetch=False)
         train, self.train_labels = _read(root, [f"data_batch_{i}.bin" for i in range(1, 6)], side)
         test, self.test_labels = _read(root, ["test_batch.bin"], side)
         mean, spread = train.mean((0, 2, 3), keepdim=True), train.std((0, 2, 3), keepdim=True)
         self.train = F.pad((train - mean) / spread, (self.margin,) * 4)
-        self.test = (test - mean) / spread
+        self.test = ((test - mean) / spread).contiguous(memory_format=self.format)
 
     @property
     def steps(self) -> int:
@@ -116,7 +125,8 @@ class Images:
         """The batches of one epoch."""
         order = torch.randperm(len(self.train), generator=draw)
         for start in range(0, self.steps * BATCH, BATCH):
-            index, images = order[start : start + BATCH], torch.empty(BATCH, 3, self.side, self.side)
+            index = order[start : start + BATCH]
+            images = torch.empty(BATCH, 3, self.side, self.side).contiguous(memory_format=self.format)
             for part in torch.arange(BATCH).chunk(PIECES):
                 down, right = torch.randint(0, 2 * self.margin + 1, (2,), generator=draw).tolist()
                 images[part] = self.train[index[part], :, down : down + self.side, right : right + self.side]

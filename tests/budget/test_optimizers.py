@@ -150,7 +150,7 @@ def test_anything_but_optimisers_is_refused(wrong: Any) -> None:
 
 def test_gradients_of_a_step_that_is_accumulated_over_the_shrink_are_given_up() -> None:
     model, x = gated("chain")
-    budget = Budget(model, x[:2], macs=0.5, steps=2)
+    budget = Budget(model, x[:2], macs=1.0, steps=2)
     optimizer = optim.SGD(ds.parameter_groups(model), lr=0.1)
     loss = model(x).square().mean() + budget.penalty()
     loss.backward(retain_graph=True)

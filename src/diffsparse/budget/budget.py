@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -39,7 +40,7 @@ DUE, EARLY = 0.5, 0.05
 STRENGTH = 4e-4
 """Lambda of the pressure at first, if some gates are on batch norms."""
 SLACK = 0.1
-"""How far from the ramp the cost may be, as a share of the whole, before thresholds are shifted; none above at last."""
+"""How far from the ramp the cost may be before thresholds are shifted: of the whole at first, of the limit at last."""
 
 
 class Budget:
@@ -222,9 +223,17 @@ class Budget:
         left = self._schedule.left(self._step, begin=self.due // 2 if self._steering.is_chain else 0)
         ramp = self._steering.limits.on_the_way(self._costs.whole, 1 - left)
         self._pressure.steer(ramp.missing(self._steering.observe(), self._costs.whole), self._schedule.every / self.due)
-        least = ramp.loosened(-SLACK, self._costs.whole).at_least(self._steering.limits)
-        alive = self._steering.look(ramp.loosened(SLACK * left, self._costs.whole), least)
+        alive = self._steering.look(*self._around(ramp, left))
         self._note(self._costs.cost(alive), ramp, self._steering.entries.by_kind(alive))
+
+    def _around(self, ramp: Limits, left: float) -> tuple[Limits, Limits]:
+        """The highest and the lowest cost at which nothing is shifted, with so much of the way left."""
+        limits, whole = self._steering.limits, self._costs.whole
+        # close to the end the loss would open again what shifts close; in a chain nothing else closes anything
+        room = SLACK if self._pressure.acts and not self._steering.is_chain else 0.0
+        end = np.minimum(limits.numbers, whole)
+        highest = ramp.loosened(SLACK * left, whole).at_least(ramp.loosened(room, end))
+        return highest, ramp.loosened(-SLACK, whole).at_least(limits.loosened(-room, end))
 
     def _note(self, cost: Numbers, limits: Limits, kinds: dict[str, int]) -> None:
         shares, wanted = self._shares(cost), min(limits.shares(self._costs.whole).values())

@@ -44,6 +44,8 @@ class GateEntries:
             [gate.keeps_sizes for gate in self.gates.values()], [groups for groups, _ in sizes]
         )
         """Groups of gates on heads, neurons, and channels without a batch norm."""
+        self.choosable = np.repeat([gate.choosable for gate in self.gates.values()], [groups for groups, _ in sizes])
+        """Groups of which any entries can be let live, with the values they have."""
         self.immortal = self.sizes[self.group] == 1
         """Entries that are alone in their group, whose threshold they never reach."""
 

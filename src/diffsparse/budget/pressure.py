@@ -42,6 +42,11 @@ class Pressure:
         self._asked = False
 
     @property
+    def acts(self) -> bool:
+        """Whether there is any pressure, now or later."""
+        return self._first > 0
+
+    @property
     def strength(self) -> float:
         """Lambda in force."""
         return self._first * self._factor * self._share

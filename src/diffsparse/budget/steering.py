@@ -109,9 +109,9 @@ class Steering:
         self._reweigh(alive)
         cost = self.costs.cost(alive)
         if most.excess(cost) > 1 or not self._is_connected(alive):
-            return self._steer(lambda: self._deaths(most, int((~alive).sum())))
+            return self._steer(lambda: self._deaths(most, int((~alive).sum())), chosen=self.in_series)
         if fewest.excess(cost) < 1:
-            return self._steer(lambda: self._deaths(fewest, int((~alive).sum())))
+            return self._steer(lambda: self._deaths(fewest, int((~alive).sum())), chosen=self.in_series)
         return alive
 
     def land(self) -> None:
@@ -121,7 +121,8 @@ class Steering:
         exact = self._exact()
         if self._clock is not None:
             self.measured_latency = self._clock.correct(exact, lambda: self._exact_deaths(exact)[0], self.limits)
-        self._steer(lambda: self._exact_deaths(exact))
+        # nothing competes any more, so whatever stays alive keeps its size where the gate allows it
+        self._steer(lambda: self._exact_deaths(exact), chosen=self.in_series | self.entries.choosable)
         alive = self.entries.alive()
         if self.limits.excess(exact.cost(alive)) > 1:
             raise self.limits.unreachable(self.costs.whole, self.costs.samples, exact.cost(alive))
@@ -179,24 +180,24 @@ class Steering:
         self._essential = set(state["essential"])
         self._may_be_empty = [set(proven) for proven in state["may_be_empty"]]
 
-    def _steer(self, decide: Callable[[], tuple[Mask, float]]) -> Mask:
-        """Shift thresholds as decided; the entries that live then."""
+    def _steer(self, decide: Callable[[], tuple[Mask, float]], *, chosen: Mask) -> Mask:
+        """Shift thresholds as decided, or choose the entries of `chosen` groups; the entries that live then."""
         alive, shift = decide()
-        if self._lift(alive):
+        if self._lift(alive, chosen):
             alive, shift = decide()
-        if not self._shift(alive, shift):
+        if not self._shift(alive, shift, chosen):
             # no threshold can lie between shares that are equal up to rounding
             self.entries.separate(APART)
             self._margins = self.entries.margins()
             alive, shift = decide()
-            self._shift(alive, shift)
-        self._choose_in_series(alive)
+            self._shift(alive, shift, chosen)
+        self._choose(alive, chosen)
         return alive
 
-    def _lift(self, alive: Mask) -> bool:
+    def _lift(self, alive: Mask, chosen: Mask) -> bool:
         """Raise entries that must live above those of their group that die before them; whether there were any."""
         _, below = self._extremes(np.where(alive, -np.inf, self._margins))
-        below[self.in_series] = -np.inf
+        below[chosen] = -np.inf
         # what is exactly zero cannot be raised
         margins = np.where(np.isfinite(self._margins), self._margins, np.inf)
         missing = np.where(alive, below[self.entries.group] - margins, -np.inf)
@@ -206,29 +207,29 @@ class Steering:
         self._margins = self.entries.margins()
         return True
 
-    def _choose_in_series(self, alive: Mask) -> None:
-        """Let just these entries of layers in series live, whatever their size."""
-        wanted = np.where(self.in_series[self.entries.group], alive, self._margins > 0)
+    def _choose(self, alive: Mask, chosen: Mask) -> None:
+        """Let just these entries of the chosen groups live, whatever their size."""
+        wanted = np.where(chosen[self.entries.group], alive, self._margins > 0)
         if (wanted != (self._margins > 0)).any():
             self.entries.let_live(wanted)
             self._margins = self.entries.margins()
 
-    def _shift(self, alive: Mask, shift: float) -> bool:
+    def _shift(self, alive: Mask, shift: float, chosen: Mask) -> bool:
         """Shift thresholds by a common amount times their weights, a little less or more where an entry is very close.
 
-        No threshold moves on beyond all entries of its group: it would only be far from them later. Returns False, and
-        shifts nothing, if some threshold finds no room between two entries.
+        Those of chosen groups stay. No threshold moves on beyond all entries of its group: it would only be far from
+        them later. Returns False, and shifts nothing, if some threshold finds no room between two entries.
         """
         lowest, highest = self._extremes(self._margins)
         _, below = self._extremes(np.where(alive, -np.inf, self._margins))
         above, _ = self._extremes(np.where(alive, self._margins, np.inf))
-        room = np.where(self.in_series, np.inf, above - below)
+        room = np.where(chosen, np.inf, above - below)
         if (room < APART / 2).any():
             return False
         distance = np.minimum(room / 2, APART / 2)
         wanted = np.clip(shift * self.weights, np.minimum(lowest - BESIDE, 0), np.maximum(highest + BESIDE, 0))
         wanted[self._idle] = 0.0
-        still = self.in_series | (self.entries.sizes == 1)
+        still = chosen | (self.entries.sizes == 1)
         by = np.where(still, 0.0, np.clip(wanted, below + distance, above - distance))
         self.entries.shift(by)
         self._margins = self._margins - by[self.entries.group]

@@ -37,6 +37,7 @@ class SignedGate(VectorGate):
     """
 
     smallest_step = 0.0
+    choosable = True
 
     def __init__(
         self,

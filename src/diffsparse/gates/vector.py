@@ -21,6 +21,8 @@ class VectorGate(Gate):
     keeps_sizes = False
     """Whether `shift_threshold` leaves values that stay alive as they are. A batch norm makes up for gates that shrink;
     where there is none, whatever the network computes would shrink with them."""
+    choosable = False
+    """Whether it has `let_live`."""
     kind = "channels"
     """What an entry stands for."""
 
