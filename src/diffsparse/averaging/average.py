@@ -13,6 +13,7 @@ from diffsparse.averaging.contents import Contents, difference, shapes
 from diffsparse.averaging.shrinking import gates_after, in_the_form_of
 from diffsparse.averaging.statistics import Measuring
 from diffsparse.budget.regate import regate
+from diffsparse.budget.unit_scales import multiply
 from diffsparse.compaction import Compacted, compact
 from diffsparse.compaction.duplicate import duplicate
 from diffsparse.compaction.materialise import materialise
@@ -156,12 +157,16 @@ class MovingAverage(Generic[Model]):
             raise SparsityError(f"follow needs what compact returned, a Compacted, got {small!r:.50}")
         gated = any(True for _ in named_gates(small.model))
         made = replace(small, model=materialise(small.model)) if gated else small
+        if small.multiplied:
+            made = replace(small, model=duplicate(small.model))
+            multiply(made.model, {name: 1 / factor for name, factor in small.multiplied.items()})
         alike = duplicate(self.model)
         Contents(alike).write(self._means | gates_after(self._mine, self._means, made))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", SparsityWarning)
             mine = in_the_form_of(made, compact(alike, small.example.inputs))
         if mine is not None:
+            multiply(mine.model, small.multiplied)
             self._adopt((regate(alike, mine).small if gated else mine).model)
             return
         warnings.warn(

@@ -22,8 +22,9 @@ from diffsparse.budget.pressure import Pressure
 from diffsparse.budget.regate import Regated, can_go_on, check_can_regate, regate
 from diffsparse.budget.rgf import warn_of_idle_rgf
 from diffsparse.budget.schedule import Schedule
-from diffsparse.budget.shrink import given_optimizers, replayed, shrink_in_place
+from diffsparse.budget.shrink import given_optimizers, replayed, shrink_in_place, unwrapped_optimizer
 from diffsparse.budget.steering import Steering
+from diffsparse.budget.unit_scales import multiply_states, to_unit_scales
 from diffsparse.compaction import Compacted, Plan, compact
 from diffsparse.compaction.materialise import check_model, materialise
 from diffsparse.errors import SparsityError, require_number
@@ -256,7 +257,11 @@ class Budget:
         if regated is not None and not can_go_on(small, regated, self._steering, self.example):
             return False
         kinds = self._steering.entries.by_kind(self._steering.entries.alive())
+        if last:
+            norms = {name.rpartition(".")[0] for name in self._steering.entries.gates}
+            small = replace(small, multiplied=to_unit_scales(small.model, self.example, norms))
         self._adopt(small, regated, optimizers)
+        multiply_states(map(unwrapped_optimizer, optimizers), self.model, small.multiplied)
         if last:
             self._note(cost_numbers(small.after, self._steering.measured_latency), self._steering.limits, kinds)
             warn_of_closed(kinds)

@@ -1,6 +1,7 @@
 """`compact`: from a gated model to a smaller one that computes the same."""
 
 import warnings
+from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -56,6 +57,8 @@ class Compacted(Generic[Model]):
     """Whether the code insists on the width of its heads: dead channels within them left the layers only."""
     choice: Choice | None = None
     """What the clock decided, if `optimize` asked it."""
+    multiplied: Mapping[str, float] = field(default_factory=dict, repr=False)
+    """What parameters of the model were multiplied by afterwards, by name, without changing what it computes."""
     known_before: Measurement | None = field(default=None, repr=False)
     """Cost of the model as it was, if that was measured already."""
 
