@@ -57,6 +57,36 @@ class Penalised(Net):
         return y + self.norm.weight.sum()
 
 
+class Supervised(Net):
+    """With a second head, which only training has."""
+
+    def forward(self, x: Tensor) -> Any:
+        y = F.relu(self.norm(self.first(x)))
+        return (self.layer(y), self.again(y)) if self.training else self.layer(y)
+
+    def again(self, y: Tensor) -> Tensor:
+        return y.mean((1, 2, 3))
+
+
+class NeedsMore(Net):
+    """Training fails with the two inputs of the example."""
+
+    def forward(self, x: Tensor) -> Any:
+        if self.training and len(x) < 3:
+            raise ValueError("too few")
+        return super().forward(x)
+
+
+class LeavesOutTheNorm(Net):
+    def forward(self, x: Tensor) -> Any:
+        return self.layer(x.repeat(1, 2, 1, 1)) if self.training else super().forward(x)
+
+
+class LeavesOutBoth(Net):
+    def forward(self, x: Tensor) -> Any:
+        return x if self.training else super().forward(x)
+
+
 class _Square(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
@@ -94,6 +124,7 @@ CAN: dict[str, Callable[[], nn.Module]] = {
     "linear": lambda: Net(nn.Sequential(nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten()), nn.Linear(6, 3)),
     "mean": lambda: Net(lambda y: F.relu(y).mean((2, 3)), nn.Linear(6, 3)),
     "forked": Forked,
+    "neither in training": LeavesOutBoth,
 }
 CANNOT: dict[str, Callable[[], nn.Module]] = {
     "relu6": lambda: Net(nn.ReLU6()),
@@ -107,6 +138,9 @@ CANNOT: dict[str, Callable[[], nn.Module]] = {
     "scale read": Penalised,
     "not a layer": lambda: Net(layer=nn.BatchNorm2d(6)),
     "own function": Hidden,
+    "read in training": Supervised,
+    "no training on the example": NeedsMore,
+    "layer alone in training": LeavesOutTheNorm,
 }
 
 

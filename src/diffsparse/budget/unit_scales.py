@@ -48,26 +48,51 @@ def to_unit_scales(model: nn.Module, example: Example, norms: Collection[str]) -
     Returns:
         What each parameter was multiplied by, by name.
     """
-    graph = _recorded(model, example)
-    if graph.strangers:  # whoever made them may read anything
-        return {}
-    behind = _Behind(graph)
     parameters = dict(model.named_parameters())
     factors: dict[str, float] = {}
+    for own, weights in _coupled(model, example, norms):
+        if not parameters.keys() >= {*own, *weights}:
+            continue
+        factor = _factor(parameters[own[0]])
+        changes = dict.fromkeys(own, factor) | dict.fromkeys(weights, 1 / factor)
+        if factor != 1 and all(_is_exact(parameters[name], by) for name, by in changes.items()):
+            factors |= changes
+            multiply(model, changes)
+    return factors
+
+
+Coupled = tuple[list[str], list[str]]
+"""Scale and bias of a norm, and the weights that make up for them."""
+
+
+def _coupled(model: nn.Module, example: Example, norms: Collection[str]) -> list[Coupled]:
+    """What belongs together in evaluation and in training alike."""
+    with restoring(model, hooks=True), same_draws():
+        evaluated, _ = _couples(duplicate(model).eval(), example, norms)
+        try:
+            trained, read = _couples(duplicate(model).train(), example, norms)
+        except Exception:  # a user's code may raise anything, and so does batch norm for a single value
+            return []
+    # training may leave out a norm with all that reads it, but not one of them alone, and nothing else may read it
+    found = {name: (each, trained.get(name, ([], []))) for name, each in evaluated.items()}
+    return [mine for mine, other in found.values() if mine and other and {*other[1]} == read.intersection(mine[1])]
+
+
+def _couples(
+    model: nn.Module, example: Example, norms: Collection[str]
+) -> tuple[dict[str, Coupled | None], set[str | None]]:
+    """By norm that runs, or None if something else depends on it, too; and all parameters that are read."""
+    graph, _ = capture(model, *copied((example.args, example.kwargs)))
+    behind, found = _Behind(graph), dict[str, Coupled | None]()
     for node in graph.nodes:
         if node.op != "batch_norm" or node.call is None or node.call.name not in norms:
             continue
         scale, bias = (argument(node, at, name) for at, name in ((3, "weight"), (4, "bias")))
         weights = behind.weights(node.output)
         own = behind.own([scale, *([] if bias is None else [bias])])
-        if weights is None or own is None or not parameters.keys() >= {*own, *weights}:
-            continue
-        factor = _factor(parameters[own[0]])
-        found = dict.fromkeys(own, factor) | dict.fromkeys(weights, 1 / factor)
-        if factor != 1 and all(_is_exact(parameters[name], by) for name, by in found.items()):
-            factors |= found
-            multiply(model, found)
-    return factors
+        # whoever made strangers may read anything
+        found[node.call.name] = None if graph.strangers or weights is None or own is None else (own, weights)
+    return found, {value.parameter for node in graph.nodes for value in node.inputs}
 
 
 @torch.no_grad()
@@ -89,12 +114,6 @@ def multiply_states(optimizers: Iterable[Optimizer], model: nn.Module, factors: 
                 has_no_unit = key == "momentum_buffer" and "square_avg" in state
                 if isinstance(kept, Tensor) and kept.shape == parameters[name].shape and not has_no_unit:
                     kept.mul_(factor ** _POWERS.get(key, 0))
-
-
-def _recorded(model: nn.Module, example: Example) -> Graph:
-    with restoring(model, hooks=True), same_draws():
-        graph, _ = capture(duplicate(model).eval(), *copied((example.args, example.kwargs)))
-    return graph
 
 
 class _Behind:
