@@ -13,7 +13,7 @@ import json
 import platform
 import warnings
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,41 +21,17 @@ import torch
 from comparison.loop import Training
 from comparison.peers import PEERS, STARTS
 from comparison.setting import SETTINGS, Images
-from comparison.summary import RESULTS, add_latency, markdown, read_runs, rows_of
+from comparison.summary import RESULTS, add_latency, markdown, read_runs, rows_of, timing_machine
+from comparison.variants import OURS, Variant
 from torch import nn
 
 import diffsparse as ds
+from diffsparse.measuring.latency_table import cpu_name
 from diffsparse.models.preactivation import PreResNet, initialise
 
 CUT_AT = 0.5
 """Share of the steps after which peers cut."""
 SCRATCH = "the learned architecture, from scratch"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Variant:
-    """Our method, perhaps with something changed."""
-
-    start: float = 1.0
-    """Where gates start."""
-    rgf: float | None = None
-    options: dict[str, Any] = field(default_factory=dict)
-    """Of the budget."""
-
-
-OURS = {
-    "budget": Variant(),
-    "budget, start=0.5, due=0.3": Variant(start=0.5, options={"due": 0.3}),
-    "budget, due=0.3": Variant(options={"due": 0.3}),
-    "budget, due=0.2": Variant(options={"due": 0.2}),
-    "budget, due=0.6": Variant(options={"due": 0.6}),
-    "budget, due=0.7": Variant(options={"due": 0.7}),
-    "budget, no pressure": Variant(options={"strength": 0.0}),
-    "budget, unweighted": Variant(options={"weighted": False}),
-    "budget, three shrinks": Variant(options={"shrinks": 3}),
-    "budget, l1 instead of thresholds": Variant(options={"pressure": ds.L1()}),
-    "budget, rgf": Variant(rgf=0.1),
-}
 
 
 class Comparison:
@@ -113,6 +89,7 @@ class Comparison:
             "macs": cost.macs / whole.macs,
             "params": cost.params / whole.params,
             "seconds": training.seconds,
+            "machine": cpu_name(),
             "versions": {"torch": torch.__version__, "python": platform.python_version(), "diffsparse": ds.__version__},
         }
         path = self.path(method, budget, seed)
@@ -127,6 +104,14 @@ class Comparison:
         training.until(training.total)
         return training
 
+    def _trained(self, seed: int) -> nn.Module:
+        """The whole network, trained to the end."""
+        path = self.path("plain", 1.0, seed).with_suffix(".pt")
+        if not path.exists():
+            self.make("plain", 1.0, seed)
+        model: nn.Module = torch.load(path, weights_only=False)
+        return model
+
     def _uniform(self, budget: float, seed: int) -> Training:
         whole = ds.measure(self.fresh(seed), self.example[:1], latency=False).macs
 
@@ -140,9 +125,18 @@ class Comparison:
 
     def _ours(self, variant: Variant, budget: float, seed: int) -> Training:
         model = ds.sparsify(self.fresh(seed), start=variant.start, rgf=variant.rgf)
-        training = Training(model, self.images, self.setting, seed)
+        setting = replace(self.setting, epochs=variant.epochs or self.setting.epochs)
+        training = Training(model, self.images, setting, seed)
         aim = ds.Budget(model, self.example, macs=budget, steps=training.total, **variant.options)
-        training.until(training.total, term=aim.penalty, after_step=lambda: aim.step(training.optimizer))
+        teacher = None if variant.teacher is None else variant.teacher(lambda: self._trained(seed), training, aim)
+
+        def after_step() -> None:
+            shrank = aim.step(training.optimizer)
+            if teacher is not None:
+                teacher.step_done(shrank)
+
+        loss = None if teacher is None else teacher.loss
+        training.until(training.total, loss=loss, term=aim.penalty, after_step=after_step)
         return training
 
     def _scratch(self, budget: float, seed: int) -> Training:
@@ -227,8 +221,12 @@ def summarise(comparison: Comparison, latency: bool) -> None:
     runs = read_runs(comparison.folder, comparison.name)
     if latency:
         add_latency(comparison.folder, runs, comparison.images.test[:64])
-    rows = rows_of(runs)
-    setting = asdict(comparison.setting) | {"network": type(comparison.fresh(0)).__name__, "cut_at": CUT_AT}
+    rows, machine = rows_of(runs), timing_machine(runs)
+    setting = asdict(comparison.setting) | {
+        "network": type(comparison.fresh(0)).__name__,
+        "cut_at": CUT_AT,
+        "timed_on": machine,
+    }
     _write_json(RESULTS / f"budget-{comparison.name}.json", {"setting": setting, "rows": rows, "runs": runs})
     print(markdown(rows))
 

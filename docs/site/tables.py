@@ -25,11 +25,18 @@ PEERS = {
 GUIDE = {
     "plain": "plain, whole network",
     "budget": "budget",
-    "budget, due=0.2": "budget, `due=0.2`",
     "budget, due=0.3": "budget, `due=0.3`",
-    "budget, due=0.6": "budget, `due=0.6`",
     "budget, due=0.7": "budget, `due=0.7`",
-    "budget, start=0.5, due=0.3": "budget, `due=0.3`, gates start at 0.5",
+    "budget, gates until the end": "budget, gates until the end (`due=1.0`)",
+    "budget, start=0.5": "budget, gates start at 0.5",
+    "budget, three shrinks": "budget, `shrinks=3`",
+    "budget, no pressure": "budget, no pressure (`strength=0`)",
+    "budget, unweighted": "budget, not weighted by cost (`weighted=False`)",
+    "budget, l1 instead of thresholds": "budget, l1 instead of pressure on thresholds",
+    "budget, rgf": "budget, rectified gradient flow",
+    "budget, taught by the whole network": "budget, taught by the trained whole network",
+    "budget, taught by its average": "budget, taught by its own moving average",
+    "budget, 12 epochs": "budget, 12 epochs instead of 8",
     "slimming": "slimming",
     "slimming, ranked by scale / cost": "slimming, ranked by scale / cost",
     "slimming, restarted": "slimming, learning rate restarted",
@@ -49,6 +56,8 @@ CHAINS = {"vgg": "VGG-like", "mobilenet": "MobileNet-like"}
 FULL = {"full": "ResNet-20, 32 x 32"}
 """The network at full size."""
 OPTIMIZERS = {"sgd": "SGD", "adamw": "AdamW"}
+
+_GUIDE_HEAD = ["MACs", "method", "accuracy", "parameters", "training", "latency", "runs"]
 
 Rows = Sequence[Mapping[str, Any]]
 
@@ -86,15 +95,21 @@ def _table(head: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
 def results_table(rows: Rows) -> str:
     """One line per method, one column per cost: for README."""
     shares = costs(rows)
-    head = ["accuracy in % (runs)", *(f"{share:.0%} of the MACs" for share in shares), "parameters", "time"]
+    head = [
+        "accuracy in % (runs)",
+        *(f"{share:.0%} of the MACs" for share in shares),
+        "parameters",
+        "time to train",
+        "time to run",
+    ]
     whole = find(rows, "plain", 1.0)
     assert whole is not None
     lines = []
     for title, name in ({"**diffsparse, a budget**": OURS} | PEERS).items():
         at30 = find(rows, name, 0.3)
-        last = ["-", "-"]
+        last = ["-", "-", "-"]
         if at30 is not None:
-            last = [f"{at30['params']:.0%}", f"{at30['seconds'] / whole['seconds']:.0%}"]
+            last = [f"{at30['params']:.0%}", *(_share(at30[key], whole[key]) for key in ("seconds", "latency_ms"))]
         lines.append([title, *(_accuracy(find(rows, name, share)) for share in shares), *last])
     return f"{_table(head, lines)}\n\nThe whole network reaches {_accuracy(whole)}. `-`: not run."
 
@@ -102,13 +117,13 @@ def results_table(rows: Rows) -> str:
 def guide_table(rows: Rows) -> str:
     """One line per cost and method: for docs/budget.md."""
     lines = [_guide_cells(row) for row in rows if row["method"] in GUIDE]
-    return _table(["MACs", "method", "accuracy", "training", "runs"], lines)
+    return _table(_GUIDE_HEAD, lines)
 
 
 def networks_table(titles: Mapping[str, str]) -> str:
     """One line per network and method, for networks given by their names in the results: for docs/budget.md."""
     lines = [[title, *_guide_cells(row)] for name, title in titles.items() for row in comparison(name)]
-    return _table(["network", "MACs", "method", "accuracy", "training", "runs"], lines)
+    return _table(["network", *_GUIDE_HEAD], lines)
 
 
 def _guide_cells(row: Mapping[str, Any]) -> list[str]:
@@ -119,9 +134,15 @@ def _guide_cells(row: Mapping[str, Any]) -> list[str]:
         asked if found == asked else f"{asked} (became {found})",
         GUIDE[row["method"]],
         accuracy,
-        f"{row['seconds']:.0f} s",
+        f"{row['params']:.0%}",
+        "-" if row["seconds"] is None else f"{row['seconds']:.0f} s",
+        "-" if row["latency_ms"] is None else f"{row['latency_ms']:.1f} ms",
         str(row["runs"]),
     ]
+
+
+def _share(part: float | None, whole: float | None) -> str:
+    return "-" if part is None or whole is None else f"{part / whole:.0%}"
 
 
 def digits_table() -> str:

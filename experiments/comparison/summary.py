@@ -3,7 +3,7 @@
 import json
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,24 +30,32 @@ def _key(run: Mapping[str, Any]) -> tuple[str, float, int]:
     return run["method"], -run["budget"], run["seed"]
 
 
-def rows_of(runs: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """One row per method and budget, in the order of accuracy within a budget."""
+def timing_machine(runs: Iterable[Mapping[str, Any]]) -> str | None:
+    """The processor with most of the runs; times of different ones cannot be compared."""
+    known = Counter(run["machine"] for run in runs if "machine" in run)
+    return known.most_common(1)[0][0] if known else None
+
+
+def rows_of(runs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """One row per method and budget, in the order of accuracy within a budget; times are of one processor."""
     groups: dict[tuple[float, str], list[Mapping[str, Any]]] = {}
     for run in runs:
         groups.setdefault((run["budget"], run["method"]), []).append(run)
-    rows = [_row(budget, method, members) for (budget, method), members in groups.items()]
+    machine = timing_machine(runs)
+    rows = [_row(budget, method, members, machine) for (budget, method), members in groups.items()]
     return sorted(rows, key=lambda row: (-row["budget"], -row["accuracy"]))
 
 
-def _row(budget: float, method: str, runs: list[Mapping[str, Any]]) -> dict[str, Any]:
+def _row(budget: float, method: str, runs: list[Mapping[str, Any]], machine: str | None) -> dict[str, Any]:
     accuracies = [run["accuracy"] for run in runs]
     row: dict[str, Any] = {"budget": budget, "method": method, "runs": len(runs)}
     row["accuracy"] = statistics.mean(accuracies)
     row["spread"] = statistics.stdev(accuracies) if len(runs) > 1 else None
-    for name in ("macs", "params", "seconds"):
+    for name in ("macs", "params"):
         row[name] = statistics.mean(run[name] for run in runs)
-    times = [run["latency_ms"] for run in runs if "latency_ms" in run]
-    row["latency_ms"] = statistics.mean(times) if times else None
+    for name in ("seconds", "latency_ms"):
+        times = [run[name] for run in runs if name in run and run.get("machine") == machine]
+        row[name] = statistics.mean(times) if times else None
     return row
 
 
@@ -70,10 +78,14 @@ def markdown(rows: Iterable[Mapping[str, Any]]) -> str:
     ]
     for row in rows:
         spread = "" if row["spread"] is None else f" ± {100 * row['spread']:.2f}"
-        latency = "" if row["latency_ms"] is None else f"{row['latency_ms']:.1f} ms"
         cells = (
             "" if row["budget"] == 1 else f"{row['budget']:.0%}", row["method"], f"{100 * row['accuracy']:.2f}{spread}",
-            f"{row['macs']:.1%}", f"{row['params']:.1%}", f"{row['seconds']:.0f} s", latency, str(row["runs"]),
+            f"{row['macs']:.1%}", f"{row['params']:.1%}", _number(row["seconds"], ".0f", "s"),
+            _number(row["latency_ms"], ".1f", "ms"), str(row["runs"]),
         )  # fmt: skip
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
+
+
+def _number(number: float | None, digits: str, unit: str) -> str:
+    return "" if number is None else f"{number:{digits}} {unit}"
