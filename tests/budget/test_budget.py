@@ -169,11 +169,11 @@ def test_the_small_model_is_saved_and_loaded_into_the_users_class(tmp_path: Any)
         assert torch.equal(loaded(x), model.eval()(x))
 
 
-@pytest.mark.parametrize("shrinks", [1, 2])
-@pytest.mark.parametrize("stop", [3, 11, 12, 13, 25])
-def test_a_resumed_run_is_equal_to_the_last_bit(stop: int, shrinks: int) -> None:
+@pytest.mark.parametrize(("name", "shrinks"), [("pre-activation", 1), ("pre-activation", 2), ("chain", 1)])
+@pytest.mark.parametrize("stop", [0, 3, 11, 12, 13, 25])
+def test_a_resumed_run_is_equal_to_the_last_bit(stop: int, name: str, shrinks: int) -> None:
     def fresh() -> tuple[nn.Module, Any, Any, Any]:
-        model, x = gated("pre-activation")
+        model, x = gated(name)
         budget = Budget(model, x[:2], macs=0.5, steps=30, due=0.4, shrinks=shrinks)
         return model, x, budget, optimizer_of(model, "adamw")
 
@@ -330,7 +330,7 @@ def test_asking_for_the_small_model_too_early_gets_a_sentence() -> None:
 def test_a_foreign_state_is_refused_and_an_old_budget_takes_none() -> None:
     model, x = gated("chain")
     budget = Budget(model, x[:2], macs=0.5, steps=10)
-    with pytest.raises(SparsityError, match="not the state of a budget"):
+    with pytest.raises(SparsityError, match="not the state of a budget for this model: it has no 'made_for'"):
         budget.load_state_dict({"step": 3})
     optimizer = optimizer_of(model)
     train(model, x, budget, optimizer, 1)

@@ -10,7 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn, optim
 
 import diffsparse as ds
-from diffsparse.budget.unit_scales import MOST, multiply_states, to_unit_scales
+from diffsparse.budget.rescale import multiply_states
+from diffsparse.budget.unit_scales import MOST, to_unit_scales
 from diffsparse.example import Example
 
 
@@ -113,6 +114,14 @@ class Forked(nn.Module):
         return self.a(y) + self.b(F.max_pool2d(y, 3, 1, 1))
 
 
+def hooked() -> Net:
+    """Somebody keeps what the norm gives."""
+    net = Net()
+    kept: list[Tensor] = []
+    net.norm.register_forward_hook(lambda module, given, made: kept.append(made))
+    return net
+
+
 CAN: dict[str, Callable[[], nn.Module]] = {
     "relu": Net,
     "in place": lambda: Net(nn.ReLU(inplace=True)),
@@ -141,6 +150,7 @@ CANNOT: dict[str, Callable[[], nn.Module]] = {
     "read in training": Supervised,
     "no training on the example": NeedsMore,
     "layer alone in training": LeavesOutTheNorm,
+    "hooked": hooked,
 }
 
 
@@ -265,3 +275,31 @@ def test_a_budget_ends_with_scales_of_about_one_and_the_same_outputs() -> None:
             assert apart < 0.2 * model(x).abs().max()
             model.train()
     assert budget.cost["macs"] <= 0.5
+
+
+class Slow(optim.SGD):
+    """Keeps a copy of each parameter, as lookahead does."""
+
+    def step(self, closure: Any = None) -> Any:
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                self.state[parameter].setdefault("slow", parameter.detach().clone())
+        return super().step(closure)
+
+
+def test_nothing_is_multiplied_if_an_optimiser_keeps_what_nobody_knows() -> None:
+    torch.manual_seed(0)
+    net = ds.sparsify(nn.Sequential(nn.Linear(6, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 3)), start=0.3)
+    x, budgets = torch.randn(16, 6), dict[str, ds.Budget]()
+    for kind in (optim.SGD, Slow):
+        model = copy.deepcopy(net)
+        budget = budgets[kind.__name__] = ds.Budget(model, x[:2], macs=0.5, steps=4)
+        optimizer = kind(ds.parameter_groups(model), lr=0.01)
+        for _ in range(4):
+            loss = F.cross_entropy(model(x), torch.arange(16) % 3) + budget.penalty()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            budget.step(optimizer)
+    assert budgets["SGD"].small.multiplied
+    assert not budgets["Slow"].small.multiplied

@@ -55,7 +55,8 @@ def given_optimizers(given: Iterable[Any]) -> tuple[Optimizer, ...]:
             found |= {id(unwrapped_optimizer(inner)): inner for inner in given_optimizers(thing)}
         else:
             raise SparsityError(
-                f"step needs the optimiser of the model, or all of them, which become small with it, got {thing!r:.50}"
+                "step needs the optimiser of the model, or all of them, which become small with it, got "
+                f"{type(thing).__name__}"
             )
     return tuple(found.values())
 
@@ -76,6 +77,12 @@ def _adaptors(module: nn.Module) -> set[int]:
     """The numbers of the hooks that compaction put on `module`; flags of hooks have the same numbers."""
     hooks = [vars(module)[key] for key in HOOKS if isinstance(vars(module)[key], dict)]
     return {number for held in hooks for number, hook in held.items() if isinstance(hook, ADAPTOR_HOOKS)}
+
+
+def has_hooks_of_a_user(module: nn.Module) -> bool:
+    """Whether somebody else than compaction sees what goes into `module` and what comes out."""
+    hooks = (*module._forward_hooks.values(), *module._forward_pre_hooks.values())
+    return not all(isinstance(hook, ADAPTOR_HOOKS) for hook in hooks)
 
 
 def _merge_hooks(old: nn.Module, new: nn.Module) -> None:

@@ -285,7 +285,8 @@ class Steering:
             # the last death saved too much: without it, smaller ones may fill the limits
             dies_at = self._dies_at()
             last = np.argmax(np.where(alive, -np.inf, dies_at))
-            spared |= (self.entries.group == self.entries.group[last]) & (dies_at >= dies_at[last])
+            spared |= (self.entries.group == self.entries.group[last]) & (dies_at > dies_at[last])
+            spared[last] = True
         assert best is not None
         return best[1:]
 
