@@ -6,8 +6,7 @@ from torch import nn
 
 import diffsparse as ds
 from diffsparse import Budget
-from diffsparse.budget import exact
-from diffsparse.budget.steering import Steering
+from diffsparse.budget import exact, landing
 from tests.budget.examples import NETWORKS, gated
 
 
@@ -24,7 +23,7 @@ def test_the_formula_fills_the_budget_as_exact_counts_do(
     name: str, share: float, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fast, small = landed(name, share, seed)
-    monkeypatch.setattr(Steering, "_is_exact", lambda *_: False)
+    monkeypatch.setattr(landing, "is_exact", lambda *_: False)
     slow, other = landed(name, share, seed)
     assert fast.cost == slow.cost
     assert str(small) == str(other)
@@ -36,7 +35,7 @@ def test_few_networks_are_compacted_where_the_formula_is_exact(monkeypatch: pyte
     monkeypatch.setattr(exact, "quietly_compacted", lambda *given: made.append(given) or counted(*given))
     landed("chain", 0.45, 1)
     fast = len(made)
-    monkeypatch.setattr(Steering, "_is_exact", lambda *_: False)
+    monkeypatch.setattr(landing, "is_exact", lambda *_: False)
     landed("chain", 0.45, 1)
     assert fast < len(made) - fast
 

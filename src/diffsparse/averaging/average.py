@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from diffsparse.averaging.contents import Contents, difference, shapes
 from diffsparse.averaging.shrinking import gates_after, in_the_form_of
 from diffsparse.averaging.statistics import Measuring
+from diffsparse.budget.coupled import multiply
 from diffsparse.budget.regate import regate
-from diffsparse.budget.rescale import multiply
 from diffsparse.compaction import Compacted, compact
 from diffsparse.compaction.duplicate import duplicate
 from diffsparse.compaction.materialise import materialise

@@ -15,19 +15,17 @@ from diffsparse.budget.clock import Clock
 from diffsparse.budget.cost_model import CostModel
 from diffsparse.budget.entries import GateEntries, steered_gates
 from diffsparse.budget.exact import Exact
-from diffsparse.budget.free_weights import halve_free_weights
 from diffsparse.budget.latency import LatencyModel
 from diffsparse.budget.limits import METRICS, Limits, Numbers, cost_numbers
 from diffsparse.budget.look import Look, warn_of_closed
 from diffsparse.budget.pressure import Pressure
 from diffsparse.budget.regate import Regated, can_go_on, check_can_regate, regate
-from diffsparse.budget.rescale import can_follow, multiply_states
+from diffsparse.budget.rescale import can_follow, multiply_states, rescale
 from diffsparse.budget.rgf import warn_of_idle_rgf
 from diffsparse.budget.schedule import Schedule
 from diffsparse.budget.shrink import given_optimizers, replayed, shrink_in_place, unwrapped_optimizer
 from diffsparse.budget.steering import Steering
 from diffsparse.budget.training_path import check_training_path
-from diffsparse.budget.unit_scales import to_unit_scales
 from diffsparse.compaction import Compacted, Plan, compact
 from diffsparse.compaction.materialise import check_model, materialise
 from diffsparse.errors import SparsityError, require_number
@@ -263,21 +261,15 @@ class Budget:
         kinds = self._steering.entries.by_kind(self._steering.entries.alive())
         inner = [unwrapped_optimizer(optimizer) for optimizer in optimizers]
         if last and can_follow(inner):
-            small = replace(small, multiplied=self._rescale(small.model))
+            norms = {name.rpartition(".")[0] for name in self._steering.entries.gates}
+            factors = rescale(small.model, self.example, norms, is_chain=self._steering.is_chain)
+            small = replace(small, multiplied=factors)
         self._adopt(small, regated, optimizers)
         multiply_states(inner, self.model, small.multiplied)
         if last:
             self._note(cost_numbers(small.after, self._steering.measured_latency), self._steering.limits, kinds)
             warn_of_closed(kinds)
         return True
-
-    def _rescale(self, model: nn.Module) -> dict[str, float]:
-        """Make the small model learn faster, without changing what it computes; what its tensors were multiplied by."""
-        norms = {name.rpartition(".")[0] for name in self._steering.entries.gates}
-        factors = to_unit_scales(model, self.example, norms)
-        for name, factor in halve_free_weights(model, self.example).items() if self._steering.is_chain else ():
-            factors[name] = factors.get(name, 1.0) * factor
-        return factors
 
     def _adopt(self, small: Compacted[Any], regated: Regated | None, optimizers: Sequence[Optimizer]) -> None:
         """Make model and optimisers what `small` is; unless it is the last time, gates live on, as in `regated`."""

@@ -1,9 +1,10 @@
 """Which tensors of a network can be multiplied together without changing what it computes."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeAlias
 
+import torch
 from torch import nn
 
 from diffsparse.budget.shrink import has_hooks_of_a_user
@@ -103,3 +104,11 @@ def _found(
             alone = not graph.strangers and node.call.name not in found
             found[node.call.name] = find(node, readers) if alone else None
     return found, readers.names
+
+
+@torch.no_grad()
+def multiply(model: nn.Module, factors: Mapping[str, float]) -> None:
+    """Multiply parameters and buffers, by name."""
+    tensors = dict(model.named_parameters()) | dict(model.named_buffers()) if factors else {}
+    for name, factor in factors.items():
+        tensors[name].mul_(factor)

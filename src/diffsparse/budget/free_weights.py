@@ -8,8 +8,7 @@ much to learn in the steps that are left.
 import torch
 from torch import nn
 
-from diffsparse.budget.coupled import LAYERS, Powers, Readers, coupled
-from diffsparse.budget.rescale import multiply
+from diffsparse.budget.coupled import LAYERS, Powers, Readers, coupled, multiply
 from diffsparse.compaction.graph import Node
 from diffsparse.compaction.rules.base import argument
 from diffsparse.example import Example

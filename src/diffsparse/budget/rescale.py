@@ -1,11 +1,14 @@
-"""Parameters that are multiplied, and optimisers that follow."""
+"""A small model learns faster if some of its tensors are multiplied; optimisers follow."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
+
+from diffsparse.budget.free_weights import halve_free_weights
+from diffsparse.budget.unit_scales import to_unit_scales
+from diffsparse.example import Example
 
 _POWERS = {
     **dict.fromkeys(["momentum_buffer", "exp_avg", "exp_inf", "grad_avg", "prev"], -1),
@@ -16,12 +19,22 @@ _POWERS = {
 """How what optimisers keep changes with the scale of a parameter: gradients are divided by what it is multiplied by."""
 
 
-@torch.no_grad()
-def multiply(model: nn.Module, factors: Mapping[str, float]) -> None:
-    """Multiply parameters and buffers, by name."""
-    tensors = dict(model.named_parameters()) | dict(model.named_buffers()) if factors else {}
-    for name, factor in factors.items():
-        tensors[name].mul_(factor)
+def rescale(model: nn.Module, example: Example, norms: Collection[str], *, is_chain: bool) -> dict[str, float]:
+    """Make a small model learn faster, without changing what it computes.
+
+    Args:
+        model: to be changed.
+        example: of its inputs.
+        norms: batch norms that had gates, by name.
+        is_chain: whether all layers are in series.
+
+    Returns:
+        What its parameters and buffers were multiplied by, by name.
+    """
+    factors = to_unit_scales(model, example, norms)
+    for name, factor in halve_free_weights(model, example).items() if is_chain else ():
+        factors[name] = factors.get(name, 1.0) * factor
+    return factors
 
 
 def can_follow(optimizers: Iterable[Optimizer]) -> bool:

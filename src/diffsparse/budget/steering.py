@@ -10,8 +10,9 @@ from diffsparse.budget.clock import Clock
 from diffsparse.budget.cost_model import CostModel
 from diffsparse.budget.entries import GateEntries
 from diffsparse.budget.exact import Exact
+from diffsparse.budget.landing import NEAR, refilled
 from diffsparse.budget.limits import Limits, Mask, Numbers
-from diffsparse.budget.search import BESIDE, fewest_deaths, least
+from diffsparse.budget.search import BESIDE, fewest_deaths
 from diffsparse.budget.series import find_series
 from diffsparse.budget.weights import group_weights
 from diffsparse.budget.worth import Worth
@@ -19,12 +20,8 @@ from diffsparse.errors import SparsityError
 
 APART = 1e-5
 """Least distance of neighbours on the scale of beta, whose rounding error is a tenth of this."""
-NEAR, TRIES = 0.995, 40
-"""A landing this close to the limits is not improved, and any other one by no more than so many tries."""
 LAST = 1e6
 """At shifts beyond this one entries die that do not matter to the loss."""
-ROUNDING = 1e-9
-"""Costs that differ by less, as shares of their limits, are the same."""
 ROUNDS = 4
 """How often a landing that is not close is tried in another way."""
 
@@ -276,7 +273,7 @@ class Steering:
             while not exact.keeps_output(alive):
                 self._protect_output(alive, exact)
                 alive, shift = fewest_deaths(np.where(spared, np.inf, self._dies_at()), fits, guess)
-            alive = self._refilled(alive, exact)
+            alive = refilled(alive, self._dies_at(), self.entries, self.limits, (self.costs.cost, exact.cost))
             reached = self.limits.excess(exact.cost(alive))
             if best is None or best[0] < reached <= 1:
                 best = reached, alive, shift
@@ -289,38 +286,6 @@ class Steering:
             spared[last] = True
         assert best is not None
         return best[1:]
-
-    def _refilled(self, alive: Mask, exact: Exact) -> Mask:
-        """The live entries, and the strongest dead ones that the limits have room for: the last death may save much.
-
-        Where the formula is exact, as two exact counts show, it is much faster.
-        """
-        if self._is_exact(alive, exact) and self._is_exact(filled := self._filled(alive, self.costs.cost), exact):
-            return filled
-        return self._filled(alive, exact.cost)
-
-    def _is_exact(self, alive: Mask, exact: Exact) -> bool:
-        excess = [self.limits.excess(count(alive)) for count in (self.costs.cost, exact.cost)]
-        return abs(excess[0] - excess[1]) < ROUNDING
-
-    def _filled(self, alive: Mask, cost: Callable[[Mask], Numbers]) -> Mask:
-        dies_at, now, tries = self._dies_at(), alive.copy(), 0
-        waiting = sorted(np.flatnonzero(~alive & (dies_at > -np.inf)).tolist(), key=lambda dead: -dies_at[dead])
-
-        def too_many(count: int) -> bool:
-            nonlocal tries
-            tries += 1
-            more = now.copy()
-            more[waiting[: count + 1]] = True
-            return tries > TRIES or self.limits.excess(cost(more)) > 1
-
-        while waiting and tries <= TRIES and self.limits.excess(cost(now)) < NEAR:
-            count = least(too_many, len(waiting), guess=0)
-            now[waiting[:count]] = True
-            # a threshold above an entry is above all weaker ones of its group
-            full = self.entries.group[waiting[count]] if count < len(waiting) else None
-            waiting = [entry for entry in waiting[count:] if self.entries.group[entry] != full]
-        return now
 
     def _is_connected(self, alive: Mask) -> bool:
         """Whether the output still depends on the input; a recording tells, unless as many layers were empty before."""

@@ -11,8 +11,7 @@ from collections.abc import Collection
 import torch
 from torch import Tensor, nn
 
-from diffsparse.budget.coupled import Powers, Readers, coupled
-from diffsparse.budget.rescale import multiply
+from diffsparse.budget.coupled import Powers, Readers, coupled, multiply
 from diffsparse.compaction.graph import Node
 from diffsparse.compaction.rules.base import argument
 from diffsparse.example import Example
