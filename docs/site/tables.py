@@ -42,6 +42,9 @@ GUIDE = {
     "slimming, restarted": "slimming, learning rate restarted",
     "gates, l1, fixed lambda, trim": "gates with l1 and a fixed lambda, trimmed",
     "torch-pruning, magnitude, same share of each layer": "Torch-Pruning, magnitude, the same share of each layer",
+    "torch-pruning, magnitude, same share of each layer, weights halved": (
+        "Torch-Pruning, magnitude, the same share of each layer, then weights halved as by a budget"
+    ),
     "torch-pruning, magnitude": "Torch-Pruning, magnitude over all layers",
     "torch-pruning, bn scale": "Torch-Pruning, scales of batch norms",
     "torch-pruning, group norm": "Torch-Pruning, group norm",

@@ -15,6 +15,7 @@ import diffsparse as ds
 from comparison.loop import Training
 from diffsparse.budget.cost_model import CostModel
 from diffsparse.budget.entries import GateEntries
+from diffsparse.budget.free_weights import halve_free_weights
 from diffsparse.errors import import_extra
 from diffsparse.example import Example
 from diffsparse.gates import chosen_gates
@@ -175,6 +176,17 @@ def torch_pruning(name: str, importance: str, *, over_layers: bool = True, **opt
     return cut
 
 
+def then_halved(cut: Cut) -> Cut:
+    """A cut, after which weights in front of batch norms are halved, as a budget does it in chains."""
+
+    def cut_and_halve(model: nn.Module, example: Tensor, share: float) -> nn.Module:
+        small = cut(model, example, share)
+        halve_free_weights(small, Example.of(example))
+        return small
+
+    return cut_and_halve
+
+
 def _library() -> Any:
     return import_extra("torch_pruning", "rows of Torch-Pruning need it", "torch-pruning")
 
@@ -212,6 +224,9 @@ PEERS = {
     "torch-pruning, magnitude": Peer("plain", torch_pruning("MagnitudePruner", "MagnitudeImportance", p=2)),
     "torch-pruning, magnitude, same share of each layer": Peer(
         "plain", torch_pruning("MagnitudePruner", "MagnitudeImportance", p=2, over_layers=False)
+    ),
+    "torch-pruning, magnitude, same share of each layer, weights halved": Peer(
+        "plain", then_halved(torch_pruning("MagnitudePruner", "MagnitudeImportance", p=2, over_layers=False))
     ),
     "torch-pruning, group norm": Peer("tp-group-norm", torch_pruning("GroupNormPruner", "GroupMagnitudeImportance")),
     "torch-pruning, bn scale": Peer("tp-bn-scale", torch_pruning("BNScalePruner", "BNScaleImportance")),
