@@ -18,7 +18,7 @@ DOCS = (ROOT / "docs" / "integrations.md").read_text()
 ENDS = {
     "cnn.py": (r"accuracy ([\d.]+)%, channels \[\d+, \d+\]\nBudget\(macs 50.0%; reached", 90),
     "deploy_onnx.py": (r"accuracy with onnxruntime ([\d.]+)%, Conv2d\(1, \d,", 85),
-    "pretrained.py": (r"parameters\naccuracy ([\d.]+)%, 1[12]\d\d\d parameters", 85),
+    "pretrained.py": (r"accuracy [\d.]+%, 20346 parameters\naccuracy ([\d.]+)%, 1[0-4]\d\d\d parameters", 85),
     "with_accelerate.py": (r"accuracy ([\d.]+)%, Linear\(in_features=64, out_features=32", 85),
     "with_amp_ema.py": (r"average: accuracy ([\d.]+)%, Linear\(in_features=64, out_features=32", 85),
     "with_compile.py": (r"accuracy ([\d.]+)%, Linear\(in_features=64, out_features=32", 85),
