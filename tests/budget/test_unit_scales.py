@@ -13,6 +13,7 @@ import diffsparse as ds
 from diffsparse.budget.rescale import multiply_states
 from diffsparse.budget.unit_scales import MOST, to_unit_scales
 from diffsparse.example import Example
+from tests.budget.examples import train
 
 
 class Net(nn.Module):
@@ -295,11 +296,6 @@ def test_nothing_is_multiplied_if_an_optimiser_keeps_what_nobody_knows() -> None
         model = copy.deepcopy(net)
         budget = budgets[kind.__name__] = ds.Budget(model, x[:2], macs=0.5, steps=4)
         optimizer = kind(ds.parameter_groups(model), lr=0.01)
-        for _ in range(4):
-            loss = F.cross_entropy(model(x), torch.arange(16) % 3) + budget.penalty()
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            budget.step(optimizer)
+        train(model, x, budget, optimizer, 4)
     assert budgets["SGD"].small.multiplied
     assert not budgets["Slow"].small.multiplied

@@ -28,10 +28,10 @@ def refilled(alive: Mask, dies_at: Numbers, entries: GateEntries, limits: Limits
         costs: by the formula, which is much faster and serves where it is exact, as two exact counts show; and exact.
     """
     formula, exact = costs
-    if is_exact(alive, limits, costs) and is_exact(
-        filled := _filled(alive, dies_at, entries, limits, formula), limits, costs
-    ):
-        return filled
+    if is_exact(alive, limits, costs):
+        filled = _filled(alive, dies_at, entries, limits, formula)
+        if is_exact(filled, limits, costs):
+            return filled
     return _filled(alive, dies_at, entries, limits, exact)
 
 
